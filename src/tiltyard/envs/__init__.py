@@ -1,0 +1,1 @@
+"""Environments: the two protocols, and the turn that both become."""

@@ -1,0 +1,105 @@
+"""Every exception that Tiltyard raises, as one tree.
+
+TiltyardError
+├── ConfigurationError (ValueError)      an argument, manifest or environment that cannot work
+│   ├── ManifestError                    a manifest key or value; the message holds its dotted path
+│   ├── TemplateError                    a chat template or tokenizer that cannot be used as asked
+│   └── GroupMismatchError               members of one group were given different tasks
+├── MissingExtraError (ImportError)      an optional dependency is not installed; names the extra
+├── CheckpointError                      a checkpoint that cannot be read or does not fit this run
+├── EpisodeOverError (RuntimeError)      a step after the episode ended, without a reset
+├── TranscriptError (ValueError)         token ids, mask, log-probabilities or turns out of line
+├── ToolError                            the model's mistake; its text becomes the next observation
+└── RolloutError                         the episode cannot be scored; recorded, kept out of the loss
+    ├── EnvError                         the environment raised or broke its protocol
+    │   └── EnvTimeoutError (TimeoutError)   a reset or step that passed its deadline
+    ├── ToolCrashError                   a tool raised something that is not a ToolError
+    ├── PolicyError                      the model or its server failed
+    │   └── PromptTooLongError           the server says that the prompt does not fit
+    └── LostSessionError                 the session, sandbox or worker behind the episode is gone
+
+A `ToolError` is text for the model, a `RolloutError` is data for the report, anything else is a bug and escapes.
+"""
+
+from typing import ClassVar
+
+
+class TiltyardError(Exception):
+    """The base of every exception raised on purpose by Tiltyard."""
+
+
+class ConfigurationError(TiltyardError, ValueError):
+    """An argument, manifest or environment cannot work as given."""
+
+
+class ManifestError(ConfigurationError):
+    """A manifest key or value is wrong; the message names its dotted path."""
+
+
+class TemplateError(ConfigurationError):
+    """A chat template or tokenizer cannot be used as asked."""
+
+
+class GroupMismatchError(ConfigurationError):
+    """Members of one group were given different tasks, so their rewards cannot be compared."""
+
+
+class MissingExtraError(TiltyardError, ImportError):
+    """An optional dependency is not installed; the message names the extra that brings it."""
+
+
+class CheckpointError(TiltyardError):
+    """A checkpoint cannot be read, or does not belong to this run."""
+
+
+class EpisodeOverError(TiltyardError, RuntimeError):
+    """A step was asked of an episode that is over and was not reset."""
+
+
+class TranscriptError(TiltyardError, ValueError):
+    """Token ids, mask, log-probabilities or turn numbers are out of line."""
+
+
+class ToolError(TiltyardError):
+    """The model's mistake: its text is what the model sees next, and the episode goes on."""
+
+
+class RolloutError(TiltyardError):
+    """The episode cannot be scored: it is recorded with its reason and kept out of the loss.
+
+    `ending` is the value of `tiltyard.rollout.outcome.Ending` that the trajectory ends with.
+    """
+
+    ending: ClassVar[str] = "env_error"
+
+
+class EnvError(RolloutError):
+    """The environment raised, or returned something that its protocol does not allow."""
+
+
+class EnvTimeoutError(EnvError, TimeoutError):
+    """A reset or a step of the environment passed its deadline."""
+
+
+class ToolCrashError(RolloutError):
+    """A tool raised something other than `ToolError`."""
+
+    ending: ClassVar[str] = "tool_crash"
+
+
+class PolicyError(RolloutError):
+    """The model, or the server it is behind, failed for this episode."""
+
+    ending: ClassVar[str] = "api_error"
+
+
+class PromptTooLongError(PolicyError):
+    """The model cannot take a prompt of this length; the episode ends truncated, not failed."""
+
+    ending: ClassVar[str] = "prompt_too_long"
+
+
+class LostSessionError(RolloutError):
+    """The session, sandbox or worker that held the episode is gone."""
+
+    ending: ClassVar[str] = "lost_session"

@@ -1,0 +1,1 @@
+"""Models: weights and tokenizers, found, loaded and made trainable."""

@@ -1,0 +1,86 @@
+"""What a policy is: something that answers prompts, as messages or as tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiltyard.errors import ConfigurationError
+from tiltyard.types import FinishReason, Prompt, Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The sampling distribution, shared by sampler and trainer.
+
+    Attributes:
+        temperature: Divides the logits; 0 takes the most likely token (its log-probability is then
+            that of the distribution at temperature 1).
+        top_p: Keeps the smallest set of tokens whose probabilities sum to at least this; 1 keeps all.
+        top_k: Keeps this many tokens; 0 keeps all.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ConfigurationError(f"temperature must be >= 0 and finite, got {self.temperature!r}")
+        if not 0 < self.top_p <= 1:
+            raise ConfigurationError(f"top_p must be in (0, 1], got {self.top_p!r}")
+        if self.top_k < 0:
+            raise ConfigurationError(f"top_k must be >= 0 (0 = all), got {self.top_k!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """One sequence to continue.
+
+    Attributes:
+        key: The episode's id. A policy may keep what it computed for a key and feed only what is new.
+        ids: The whole sequence so far; for one key each request extends the one before plus its sample.
+        max_tokens: The most tokens to sample, at least 1.
+        seed: What the randomness of this sample derives from, so that it does not depend on the batch.
+    """
+
+    key: str
+    ids: Sequence[int]
+    max_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One continuation: the ids with the end token where it was sampled, and a log-probability for each.
+
+    The log-probabilities are those of the distribution that was sampled from (`Sampling` applied).
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+
+
+class TokenPolicy(Protocol):
+    """A policy that continues token sequences: a local model."""
+
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens that a sequence may have; None when the model sets no bound."""
+        ...
+
+    def sample(self, requests: Sequence[TokenRequest]) -> list[Sampled]:
+        """Continue each sequence; the results are in the order of the requests."""
+        ...
+
+    def release(self, keys: Sequence[str]) -> None:
+        """Forget what is kept for these episodes; unknown keys are ignored."""
+        ...
+
+
+class Policy(Protocol):
+    """A policy that answers messages: a served model, or a script."""
+
+    def reply(self, prompts: Sequence[Prompt]) -> list[Reply]:
+        """Answer each prompt; the results are in the order of the prompts."""
+        ...

@@ -1,0 +1,1 @@
+"""Reports: what a run shows while it runs and when it ends."""

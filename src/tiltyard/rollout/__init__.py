@@ -1,0 +1,1 @@
+"""Rollouts: the loop, its drivers, and what happened."""

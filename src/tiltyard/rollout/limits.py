@@ -1,0 +1,48 @@
+"""The limits of one episode, and the order in which they are checked."""
+
+from dataclasses import dataclass
+
+from tiltyard.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds one episode. None means "no bound" throughout.
+
+    Checked in this order, each at the place named, and the first that holds ends the episode:
+    1. a reset or step that passes `step_timeout_s` (while it runs; the episode fails with `env_error`);
+    2. `done`, then `truncated` of the environment (after each step);
+    3. `max_turns` (after a turn: never one model call more than `max_turns`);
+    4. `max_seconds` (before a model call);
+    5. `max_context` (before a model call: with no room left no request is made);
+    6. `max_tokens_per_turn` and the room left in the context (while sampling);
+    7. `max_tool_calls` (while the calls of a turn run; those beyond it are answered as not run).
+
+    Attributes:
+        max_turns: Model calls in one episode.
+        max_tokens_per_turn: Sampled tokens in one turn.
+        max_context: Tokens of the whole transcript, sampled or not.
+        max_seconds: Wall-clock seconds of the whole episode.
+        max_tool_calls: Tool calls that are run in one episode.
+        step_timeout_s: Wall-clock seconds of one reset or step of the environment.
+    """
+
+    max_turns: int = 6
+    max_tokens_per_turn: int = 256
+    max_context: int | None = None
+    max_seconds: float | None = None
+    max_tool_calls: int | None = None
+    step_timeout_s: float | None = 300.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_turns", "max_tokens_per_turn"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be >= 1, got {getattr(self, name)!r}")
+        for name in ("max_context", "max_tool_calls"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name} must be >= 1 or None, got {value!r}")
+        for name in ("max_seconds", "step_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigurationError(f"{name} must be > 0 seconds or None, got {value!r}")

@@ -1,0 +1,1 @@
+"""Tokens: conversations as ids that are appended and never re-encoded."""

@@ -1,0 +1,1 @@
+"""Training: credit, batches, losses, checkpoints."""
