@@ -1,0 +1,138 @@
+"""What a manifest may say: its sections, their keys, and what each key takes.
+
+Values are checked strictly: text is never taken for a number, a bool never for an int, 3.0 never for 3. An
+int is a fine float. A key without a value, or with null, means its default.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _check_trained_part(value: str) -> str:
+    kind, colon, count = value.partition(":")
+    if value in ("full", "lora") or (kind == "last" and colon and count.isdecimal() and int(count) >= 1):
+        return value
+    raise ValueError("must be full, lora, or last:K for the last K layers (such as last:8)")
+
+
+class EnvironmentSection(_Section):
+    """`environment`: what is played."""
+
+    env_type: Literal["rollout"] = Field(description="`rollout`: the model generates. Never inferred.")
+    entrypoint: str = Field(description="`module:attr` or `path.py:attr`: the environment's class or a function.")
+    env_config: dict[str, Any] = Field(default={}, description="Keyword arguments of the entrypoint.")
+    max_turns: int | None = Field(
+        default=None, ge=1, description="Turns of one episode; not given, the environment is asked."
+    )
+    max_reward: float | None = Field(
+        default=None, description="The highest reward of an episode: what counts as success."
+    )
+    chat_template_kwargs: dict[str, Any] = Field(default={}, description="Further arguments of the chat template.")
+    request_timeout_s: float = Field(default=300.0, ge=0, description="Seconds of one reset or step; 0 sets no bound.")
+
+
+class LoraSection(_Section):
+    """`model.lora`: the adapter, with `train: lora`."""
+
+    rank: int = Field(default=16, ge=1, description="Rank of the adapter.")
+    alpha: float = Field(
+        default=32.0, gt=0, description="Scale of the adapter; what is added is alpha / rank times it."
+    )
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout in the adapter while training.")
+    targets: str | list[str] = Field(default="all-linear", description="Modules that get an adapter.")
+
+
+class ModelSection(_Section):
+    """`model`: who plays."""
+
+    name: str = Field(min_length=1, description="`smollm2-135m-instruct`, a local folder, a .gguf file or a hub id.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="Numbers that the weights are."
+    )
+    device: str = Field(default="auto", description="`auto`, `cpu`, `cuda`, `cuda:1`.")
+    train: Annotated[str, AfterValidator(_check_trained_part)] = Field(
+        default="full", description="What learns: `full`, `last:K` (the last K layers) or `lora`."
+    )
+    lora: LoraSection = Field(default=LoraSection(), description="The adapter, with `train: lora`.")
+
+
+class AlgorithmSection(_Section):
+    """`algorithm`: how it learns."""
+
+    name: Literal["GRPO"] = Field(default="GRPO", description="The algorithm.")
+    group_size: int = Field(default=8, ge=2, description="Episodes of one task; their mean reward is the baseline.")
+    advantage_granularity: Literal["auto", "trajectory", "turn"] = Field(
+        default="auto", description="One advantage an episode, or one a turn; `auto` takes turns where they are scored."
+    )
+    scale_rewards: Literal["group", "batch", "none"] = Field(
+        default="group", description="Advantages are divided by the standard deviation of this, or not at all."
+    )
+    clip_low: float = Field(default=0.2, gt=0, lt=1, description="The ratio is clipped below 1 minus this.")
+    clip_high: float = Field(default=0.2, gt=0, description="The ratio is clipped above 1 plus this.")
+    kl_coef: float = Field(
+        default=0.0, ge=0, description="Weight of the divergence from the untrained model; 0 leaves it out."
+    )
+
+
+class RolloutSection(_Section):
+    """`rollout`: how episodes are sampled."""
+
+    temperature: float = Field(default=1.0, gt=0, description="Sampling temperature while training.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling; 1 keeps all tokens.")
+    top_k: int = Field(default=0, ge=0, description="Sampling from so many tokens; 0 keeps all.")
+    max_tokens_per_turn: int = Field(default=256, ge=1, description="Sampled tokens of one turn.")
+    max_context: int | None = Field(
+        default=None, ge=1, description="Tokens of one episode; not given, the model's own bound."
+    )
+    max_seconds: float | None = Field(default=None, gt=0, description="Seconds of one episode; not given, no bound.")
+    max_tool_calls: int | None = Field(
+        default=None, ge=1, description="Tool calls of one episode; not given, no bound."
+    )
+
+
+class EvalSection(_Section):
+    """`training.eval`: the held-out tasks."""
+
+    tasks: int = Field(
+        default=64, ge=0, description="Held-out tasks of one evaluation, each played once; 0 evaluates never."
+    )
+    every: int = Field(default=0, ge=0, description="Evaluate each so many steps; 0 not in between.")
+    before: bool = Field(default=True, description="Evaluate before the first step.")
+    after: bool = Field(default=True, description="Evaluate after the last step.")
+    temperature: float | None = Field(default=None, ge=0, description="0 is greedy; not given, that of `rollout`.")
+
+
+class TrainingSection(_Section):
+    """`training`: how long and how fast."""
+
+    steps: int = Field(default=100, ge=1, description="Optimiser steps of the whole run, resumed parts included.")
+    batch_size: int = Field(default=8, ge=1, description="Groups in one step; episodes are this times `group_size`.")
+    learning_rate: float = Field(default=1e-5, gt=0, description="Learning rate after the warm-up.")
+    warmup_steps: int = Field(default=0, ge=0, description="Steps over which the learning rate rises from 0.")
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay.")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm.")
+    seed: int = Field(default=0, ge=0, description="All randomness of the run derives from it.")
+    save_every: int = Field(
+        default=10, ge=0, description="Checkpoint each so many steps, and at the end; 0 only at the end."
+    )
+    keep_checkpoints: int = Field(default=2, ge=1, description="How many of the last checkpoints stay.")
+    truncated: Literal["keep", "zero", "mask"] = Field(
+        default="keep", description="Truncated episodes: train as they are, count as reward 0, or stay out of the loss."
+    )
+    threads: int | None = Field(default=None, ge=1, description="Threads of torch; not given, left as they are.")
+    eval: EvalSection = Field(default=EvalSection(), description="Evaluation on held-out tasks.")
+
+
+class Manifest(_Section):
+    """One run: environment, model, algorithm, rollout and training."""
+
+    environment: EnvironmentSection
+    model: ModelSection
+    algorithm: AlgorithmSection = AlgorithmSection()
+    rollout: RolloutSection = RolloutSection()
+    training: TrainingSection = TrainingSection()

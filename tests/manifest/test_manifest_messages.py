@@ -1,0 +1,199 @@
+"""What a user reads when a manifest is wrong: whole messages, word for word."""
+
+from pathlib import Path
+
+import pytest
+
+from tiltyard.errors import ManifestError
+from tiltyard.manifest import load_manifest, manifest_from_text
+
+FINE = "environment: {env_type: rollout, entrypoint: 'package:Env'}\nmodel: {name: smollm2-135m-instruct}\n"
+
+GOLDEN = {
+    "an empty file": (
+        "",
+        "m.yaml: the file is empty; a manifest has the sections environment, model, algorithm, rollout, training",
+    ),
+    "a list": (
+        "- environment\n- model\n",
+        (
+            "m.yaml: a manifest is a mapping with the sections environment, model, algorithm, rollout, training; "
+            "this file holds list data"
+        ),
+    ),
+    "another generation's file": (
+        "INIT_HP: {LR: 1}\nMUTATION_PARAMS: {}\n",
+        (
+            "m.yaml: not a manifest of this version: it has INIT_HP, MUTATION_PARAMS, and none of the sections "
+            "environment, model, algorithm, rollout, training"
+        ),
+    ),
+    "broken YAML": (
+        "environment: {env_type: rollout\nmodel: x\n",
+        "m.yaml: line 2, column 6: not valid YAML: expected ',' or '}', but got ':'",
+    ),
+    "a typo": (
+        FINE + "training: {learnin_rate: 1.0e-5}\n",
+        "m.yaml: training.learnin_rate: unknown key; did you mean training.learning_rate?",
+    ),
+    "a dash for an underscore": (
+        FINE + "training: {batch-size: 4}\n",
+        "m.yaml: training.batch-size: unknown key; did you mean training.batch_size?",
+    ),
+    "keys in the wrong section": (
+        FINE + "learning_rate: 1e-5\ntraining: {max-turns: 4}\n",
+        (
+            "m.yaml: 2 problems\n"
+            "  learning_rate: does not belong here; it is training.learning_rate\n"
+            "  training.max-turns: does not belong here; it is environment.max_turns"
+        ),
+    ),
+    "another project's names": (
+        FINE + "algorithm: {beta: 0.1, num_generations: 8}\n",
+        (
+            "m.yaml: 2 problems\n"
+            "  algorithm.beta: unknown key; it is called algorithm.kl_coef here\n"
+            "  algorithm.num_generations: unknown key; it is called algorithm.group_size here"
+        ),
+    ),
+    "retired values": (
+        FINE.replace("rollout", "multiturn") + "algorithm: {action_granularity: token}\n",
+        (
+            "m.yaml: 2 problems\n"
+            "  environment.env_type: 'multiturn' is retired; write env_type: rollout\n"
+            "  algorithm.advantage_granularity: 'token' is no granularity of GRPO, where a turn's tokens share one "
+            "advantage; write turn, or auto"
+        ),
+    ),
+    "keys of a later version": (
+        "environment: {env_type: dataset, env_url: 'http://x', entrypoint: 'package:Env'}\nmodel: {name: m}\n",
+        (
+            "m.yaml: 2 problems\n"
+            "  environment.env_url: not in this version yet; this version plays an `entrypoint` only\n"
+            "  environment.env_type: 'dataset' is not in this version yet; it has rollout"
+        ),
+    ),
+    "required keys left out": (
+        "environment: {entrypoint: }\nmodel:\n",
+        (
+            "m.yaml: 3 problems\n"
+            "  environment.env_type: is required and not given\n"
+            "  environment.entrypoint: is required and not given\n"
+            "  model: is required and not given"
+        ),
+    ),
+    "wrong types": (
+        (
+            "environment: {env_type: rollout, entrypoint: 'package:Env', max_turns: '3'}\nmodel: {name: 5}\n"
+            "training: {steps: 3.0, batch_size: true, eval: {before: 1, tasks: 2.5}}\n"
+        ),
+        (
+            "m.yaml: 6 problems\n"
+            "  environment.max_turns: must be a whole number, got the text '3'\n"
+            "  model.name: must be text, got 5\n"
+            "  training.steps: must be a whole number, got 3.0\n"
+            "  training.batch_size: must be a whole number, got true\n"
+            "  training.eval.tasks: must be a whole number, got 2.5\n"
+            "  training.eval.before: must be true or false, got 1"
+        ),
+    ),
+    "values out of range": (
+        FINE + "algorithm: {group_size: 1, clip_low: 1.5}\nrollout: {top_p: 0, temperature: .nan}\n",
+        (
+            "m.yaml: 4 problems\n"
+            "  algorithm.group_size: must be >= 2, got 1\n"
+            "  algorithm.clip_low: must be < 1, got 1.5\n"
+            "  rollout.temperature: must be a finite number, got nan\n"
+            "  rollout.top_p: must be > 0, got 0"
+        ),
+    ),
+    "a value that is not on the list": (
+        FINE + "training: {truncated: drop}\nalgorithm: {name: PPO}\n",
+        (
+            "m.yaml: 2 problems\n"
+            "  algorithm.name: must be 'GRPO', got 'PPO'\n"
+            "  training.truncated: must be one of 'keep', 'zero', 'mask', got 'drop'"
+        ),
+    ),
+    "scalars that YAML's versions read differently": (
+        (
+            "environment:\n  env_type: rollout\n  entrypoint: package:Env\n"
+            "  env_config: {flag: on, zip: 017, at: 12:30:45}\n"
+            "model: {name: no}\n"
+        ),
+        (
+            "m.yaml: 4 problems\n"
+            "  environment.env_config.flag: line 4: plain on reads differently in YAML 1.1 and 1.2; write true, or "
+            '"on" in quotes for the text\n'
+            "  environment.env_config.zip: line 4: plain 017 reads differently in YAML 1.1 and 1.2; write 17, or "
+            '"017" in quotes for the text\n'
+            "  environment.env_config.at: line 4: plain 12:30:45 reads differently in YAML 1.1 and 1.2; write "
+            '"12:30:45" in quotes for the text, or the number without _ and :\n'
+            "  model.name: line 5: plain no reads differently in YAML 1.1 and 1.2; write false, or "
+            '"no" in quotes for the text'
+        ),
+    ),
+    "a key twice": (
+        FINE + "training:\n  steps: 3\n  steps: 4\n",
+        "m.yaml: training.steps: line 5: the key is there twice, first on line 4; keep one",
+    ),
+    "files that are not there": (
+        "environment: {env_type: rollout, entrypoint: 'envs/box.py:Box'}\nmodel: {name: ./weights}\n",
+        (
+            "m.yaml: 2 problems\n"
+            "  environment.entrypoint: there is no /nowhere/envs/box.py (given as 'envs/box.py', "
+            "relative to /nowhere)\n"
+            "  model.name: there is no /nowhere/weights (given as './weights', relative to /nowhere)"
+        ),
+    ),
+    "an entrypoint that is none": (
+        FINE.replace("package:Env", "https://example.org/env"),
+        (
+            "m.yaml: environment.entrypoint: must be module:attr or path.py:attr, got the URL "
+            "'https://example.org/env'; env_url is not in this version yet"
+        ),
+    ),
+    "settings of another way to train": (
+        FINE.replace("instruct}", "instruct, train: 'last:8', lora: {rank: 4}}"),
+        "m.yaml: model.lora: only with model.train: lora, got train: last:8",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), GOLDEN.values(), ids=GOLDEN.keys())
+def test_a_broken_manifest_says_everything_that_is_wrong(text, message):
+    """One message lists every problem by its dotted path: what was wrong, what was given, what to do."""
+    with pytest.raises(ManifestError) as raised:
+        manifest_from_text(text, source="m.yaml", base=Path("/nowhere"))
+    assert str(raised.value) == message
+
+
+def test_a_missing_file_is_named_with_its_whole_path(tmp_path):
+    """The path that was looked for is said, not the one that was typed."""
+    with pytest.raises(ManifestError, match="there is no manifest") as raised:
+        load_manifest(tmp_path / "absent.yaml")
+    assert str(tmp_path / "absent.yaml") in str(raised.value)
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
+    """A folder is not read for a file in it."""
+    with pytest.raises(ManifestError, match="is a folder; give the manifest in it"):
+        load_manifest(tmp_path)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    """Bytes that are not UTF-8 are named by their place."""
+    (tmp_path / "m.yaml").write_bytes(b"environment: \xff")
+    with pytest.raises(ManifestError, match=r"not UTF-8 text .* at byte 13"):
+        load_manifest(tmp_path / "m.yaml")
+
+
+def test_an_override_is_checked_like_the_file():
+    """`--set` reaches the same checks, and says what it is when it is not one."""
+    with pytest.raises(ManifestError) as raised:
+        manifest_from_text(FINE, source="m.yaml", base=Path("/"), overrides=["steps", "training.stps=3"])
+    assert str(raised.value) == (
+        "m.yaml: 2 problems\n"
+        "  an override is section.key=value, got 'steps'\n"
+        "  training.stps: unknown key; did you mean training.steps?"
+    )
