@@ -102,7 +102,7 @@ GOLDEN = {
         (
             "m.yaml: 4 problems\n"
             "  algorithm.group_size: must be >= 2, got 1\n"
-            "  algorithm.clip_low: must be < 1, got 1.5\n"
+            "  algorithm.clip_low: must be <= 1, got 1.5\n"
             "  rollout.temperature: must be a finite number, got nan\n"
             "  rollout.top_p: must be > 0, got 0"
         ),
@@ -152,6 +152,10 @@ GOLDEN = {
             "m.yaml: environment.entrypoint: must be module:attr or path.py:attr, got the URL "
             "'https://example.org/env'; env_url is not in this version yet"
         ),
+    ),
+    "settings that do not go together": (
+        FINE + "algorithm: {constant_length: 5}\n",
+        "m.yaml: algorithm: constant_length is only for loss_normaliser 'constant', got 5 with 'token'",
     ),
     "settings of another way to train": (
         FINE.replace("instruct}", "instruct, train: 'last:8', lora: {rank: 4}}"),

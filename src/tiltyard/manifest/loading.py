@@ -1,13 +1,13 @@
 """From a manifest's text to checked values, with everything that is wrong said at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tiltyard.errors import ManifestError
+from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest.keys import settle_keys
 from tiltyard.manifest.paths import settle_paths
 from tiltyard.manifest.sections import LoraSection, Manifest
@@ -134,9 +134,19 @@ def _validate(tree: dict[str, Any], problems: list[Problem]) -> Manifest | None:
         found = [_problem(details) for details in error.errors()]
         problems.extend(problem for problem in found if problem.path not in reported)
         return None
-    if manifest.model.train != "lora" and manifest.model.lora != LoraSection():
-        problems.append(Problem("model.lora", f"only with model.train: lora, got train: {manifest.model.train}"))
+    problems.extend(_contradictions(manifest))
     return None if problems else manifest
+
+
+def _contradictions(manifest: Manifest) -> Iterator[Problem]:
+    """What each key allows and all of them together do not."""
+    train = manifest.model.train
+    if train != "lora" and manifest.model.lora != LoraSection():
+        yield Problem("model.lora", f"only with model.train: lora, got train: {train}")
+    try:
+        manifest.algorithm.settings()
+    except ConfigurationError as error:
+        yield Problem("algorithm", str(error))
 
 
 def _problem(details: ErrorDetails) -> Problem:

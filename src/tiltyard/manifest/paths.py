@@ -32,7 +32,7 @@ def _entrypoint(spec: str, base: Path) -> str:
         raise ValueError(
             f"must be module:attr or path.py:attr, got the URL {spec!r}; env_url is not in this version yet"
         )
-    if colon and file.endswith(".py") and attribute.isidentifier():
+    if colon and file.endswith(".py") and all(map(str.isidentifier, attribute.split("."))):
         return f"{_existing(file, base)}:{attribute}"
     if not _SPEC.fullmatch(spec):
         raise ValueError(f"must be module:attr or path.py:attr, got {spec!r}")

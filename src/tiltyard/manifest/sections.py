@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from tiltyard.train.algorithms import GRPO
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -69,14 +71,35 @@ class AlgorithmSection(_Section):
     advantage_granularity: Literal["auto", "trajectory", "turn"] = Field(
         default="auto", description="One advantage an episode, or one a turn; `auto` takes turns where they are scored."
     )
+    turn_discount: float = Field(
+        default=0.0, ge=0, le=1, description="What a later turn's reward counts for an earlier turn, under `turn`."
+    )
     scale_rewards: Literal["group", "batch", "none"] = Field(
         default="group", description="Advantages are divided by the standard deviation of this, or not at all."
     )
-    clip_low: float = Field(default=0.2, gt=0, lt=1, description="The ratio is clipped below 1 minus this.")
-    clip_high: float = Field(default=0.2, gt=0, description="The ratio is clipped above 1 plus this.")
+    clip_low: float = Field(default=0.2, ge=0, le=1, description="The ratio is clipped below 1 minus this.")
+    clip_high: float = Field(default=0.2, ge=0, description="The ratio is clipped above 1 plus this.")
     kl_coef: float = Field(
         default=0.0, ge=0, description="Weight of the divergence from the untrained model; 0 leaves it out."
     )
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(default="k3", description="How that divergence is estimated.")
+    loss_normaliser: Literal["token", "sequence", "constant"] = Field(
+        default="token", description="The loss is the mean over tokens, over episodes, or a sum over `constant_length`."
+    )
+    constant_length: int | None = Field(default=None, ge=1, description="Only with `loss_normaliser: constant`.")
+    epochs: int = Field(default=1, ge=1, description="How often one batch is gone through.")
+    minibatches: int = Field(default=1, ge=1, description="Optimiser steps in one epoch of a batch.")
+    old_logprobs: Literal["sampler", "trainer"] = Field(
+        default="sampler", description="Whose log-probabilities the ratio divides by."
+    )
+
+    def settings(self) -> GRPO:
+        """Return what the trainer takes.
+
+        Raises:
+            ConfigurationError: Two values do not go together.
+        """
+        return GRPO(**self.model_dump(exclude={"name"}))
 
 
 class RolloutSection(_Section):
