@@ -1,0 +1,134 @@
+"""Entrypoints: `module:attr` and `path.py:attr`, found and loaded."""
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tiltyard.errors import ConfigurationError
+
+
+def is_url(spec: str) -> bool:
+    """True when the spec names a server and not a Python object."""
+    return spec.lower().startswith(("http://", "https://", "ws://", "wss://"))
+
+
+def load_entrypoint(spec: str, base_dir: str | Path | None = None) -> Any:
+    """Load the object that `module:attr` or `path.py:attr` names; `attr` may have dots.
+
+    Args:
+        spec: What to load.
+        base_dir: What a relative path is relative to; None is the working directory.
+
+    Raises:
+        ConfigurationError: The spec is not of either form, or the file, module or attribute does not exist. What
+            the module itself raises while it is imported escapes as it is.
+    """
+    if is_url(spec):
+        raise ConfigurationError(
+            f"environments behind a URL are not in this version, got {spec!r}; "
+            "use a Python entrypoint: 'module:attr' or 'path.py:attr'"
+        )
+    source, colon, attribute = spec.rpartition(":")
+    if not (colon and source and attribute):
+        raise ConfigurationError(f"an entrypoint is 'module:attr' or 'path.py:attr', got {spec!r}")
+    module = _load_file(source, spec, base_dir) if source.endswith(".py") else _load_module(source, spec)
+    return _find(module, attribute, spec)
+
+
+def build_env(spec: str | Callable[..., Any], config: Mapping[str, Any] | None, base_dir: str | Path | None = None) -> Any:
+    """Make one environment from an entrypoint and its `env_config`.
+
+    `system_prompt` is not an argument of the entrypoint: it is set on the environment that comes out.
+
+    Raises:
+        ConfigurationError: The entrypoint cannot be loaded or called, or does not take these arguments.
+    """
+    factory = load_entrypoint(spec, base_dir) if isinstance(spec, str) else spec
+    arguments = dict(config or {})
+    system_prompt = arguments.pop("system_prompt", None)
+    if not callable(factory):
+        raise ConfigurationError(
+            f"the entrypoint {spec!r} is a {type(factory).__name__}; it must be a class or a function that returns an "
+            "environment, so that each episode has its own"
+        )
+    try:
+        env = factory(**arguments)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise  # raised inside the constructor, not by the call
+        raise ConfigurationError(f"env_config does not fit the entrypoint {spec!r}: {error}") from error
+    if system_prompt is not None:
+        env.system_prompt = system_prompt
+    return env
+
+
+def max_turns_of(env: Any, spec: object) -> int:
+    """The turn budget that an environment states itself, in its attribute `max_turns`.
+
+    Raises:
+        ConfigurationError: It states none, or not a number of at least 1.
+    """
+    value = getattr(env, "max_turns", None)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        stated = "has no max_turns" if value is None else f"states max_turns={value!r}"
+        raise ConfigurationError(f"max_turns is not given and the environment of {spec!r} {stated}; give max_turns >= 1")
+    return value
+
+
+def _load_file(source: str, spec: str, base_dir: str | Path | None) -> ModuleType:
+    path = (Path(base_dir or ".") / Path(source).expanduser()).resolve()
+    if not path.is_file():
+        folder = path.parent
+        known = sorted(entry.name for entry in folder.glob("*.py")) if folder.is_dir() else []
+        raise ConfigurationError(f"the entrypoint {spec!r} names a file that is not there: {path}{_near(path.name, known)}")
+    # One module for one file, however often it is named, so that its classes are the same classes.
+    name = f"tiltyard_entrypoint_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise ConfigurationError(f"the entrypoint {spec!r} names a file that Python cannot import: {path}")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _load_module(source: str, spec: str) -> ModuleType:
+    try:
+        return importlib.import_module(source)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (source == error.name or source.startswith(f"{error.name}.")):
+            raise
+        raise ConfigurationError(
+            f"the entrypoint {spec!r} names a module that cannot be imported: {error.name!r} is not installed or not on "
+            "the path; for a file, write 'path.py:attr'"
+        ) from error
+
+
+def _find(module: ModuleType, attribute: str, spec: str) -> Any:
+    target: Any = module
+    for name in attribute.split("."):
+        if not hasattr(target, name):
+            known = sorted(entry for entry in vars(target) if not entry.startswith("_"))
+            owner = getattr(module, "__file__", None) or module.__name__
+            raise ConfigurationError(f"the entrypoint {spec!r}: {owner} has no {name!r}{_near(name, known)}")
+        target = getattr(target, name)
+    return target
+
+
+def _near(name: str, known: list[str]) -> str:
+    """What to say about the names that do exist."""
+    if near := difflib.get_close_matches(name, known, n=3, cutoff=0.5):
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    return f"; known names: {', '.join(known[:12])}" if known else ""

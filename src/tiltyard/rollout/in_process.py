@@ -1,0 +1,76 @@
+"""A text environment in this process, behind the interface that a remote one has too."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tiltyard.errors import ConfigurationError, EpisodeOverError
+from tiltyard.types import ToolSchema
+
+
+class InProcessEnvClient:
+    """Calls the `reset` and `step` of a text environment directly, and holds it to the protocol's order.
+
+    It has the shape of a text environment itself: `tools`, `dataset_size` and `system_prompt` are the environment's.
+    """
+
+    def __init__(self, env: Any) -> None:
+        for name in ("reset", "step"):
+            if not callable(getattr(env, name, None)):
+                raise ConfigurationError(f"a text environment needs a {name}() method; {type(env).__name__} has none")
+        self.env = env
+        self._over: str | None = "before the first reset()"
+        self._closed = False
+
+    @property
+    def tools(self) -> Sequence[ToolSchema]:
+        """The tool schemas that the environment advertises; empty when it has none."""
+        return getattr(self.env, "tools", None) or ()
+
+    @property
+    def dataset_size(self) -> int | None:
+        """How many rows the environment has; None when it is not made of rows."""
+        return getattr(self.env, "dataset_size", None)
+
+    @property
+    def system_prompt(self) -> str | None:
+        """What leads the conversation as the system message; None when there is nothing."""
+        return getattr(self.env, "system_prompt", None)
+
+    def reset(self, seed: int | None = None, **row: Any) -> Any:
+        """Start an episode: `(payload, info)`, as the environment gave it.
+
+        Args:
+            seed: Passed on.
+            row: `row_index` and `evaluation`, for environments with a `dataset_size`.
+
+        Raises:
+            EpisodeOverError: The client is closed.
+        """
+        if self._closed:
+            raise EpisodeOverError("reset() after close(): make a new client around a new environment")
+        self._over = "after a reset() that failed"
+        result = self.env.reset(seed=seed, **row)
+        self._over = None
+        return result
+
+    def step(self, action: str) -> Any:
+        """Send one action: `(payload, reward, terminated, truncated, info)`, as the environment gave it.
+
+        Raises:
+            EpisodeOverError: The episode is over, or has not begun.
+        """
+        if self._over is not None:
+            raise EpisodeOverError(f"step() {self._over}; call reset() to start an episode")
+        result = self.env.step(action)
+        # A result of another shape is refused by whoever reads it; here it only cannot end the episode.
+        if isinstance(result, tuple) and len(result) == 5 and (result[2] or result[3]):
+            self._over = "after the end of the episode"
+        return result
+
+    def close(self) -> None:
+        """Close the environment, where it has a `close`; the second call does nothing."""
+        if self._closed:
+            return
+        self._closed, self._over = True, "after close()"
+        if callable(close := getattr(self.env, "close", None)):
+            close()
