@@ -42,12 +42,14 @@ class ToolCall:
         arguments: The parsed arguments; None when they could not be parsed, and then `error` says why.
         id: Unique within the trajectory; every call id gets exactly one result.
         error: Why the call cannot run, as text for the model; None for a sound call.
+        raw: The arguments as the model wrote them, where they came as text; the record keeps them so.
     """
 
     name: str
     arguments: dict[str, Any] | None
     id: str = ""
     error: str | None = None
+    raw: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Turn:
         reward: This turn's reward; None means "not scored".
         done: The task is over.
         truncated: Over for a reason outside the task.
+        stopped: The model ended the episode: it answered without a call where only calls act.
         info: Never shown to the model. `success` (bool), where present, is what evaluation counts.
     """
 
@@ -87,6 +90,7 @@ class Turn:
     reward: float | None = 0.0
     done: bool = False
     truncated: bool = False
+    stopped: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -95,7 +99,7 @@ class Prompt:
     """What the loop asks the policy to answer.
 
     Attributes:
-        messages: The whole conversation so far.
+        messages: The whole conversation so far: a live view, good until the reply is sent. Copy it to keep it.
         new: The messages that came since the policy's last reply (all of them at first).
         tools: The tools that the model may call; empty for a text environment.
     """

@@ -1,0 +1,42 @@
+"""The one place that catches what other people's code raises."""
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from tiltyard.errors import ConfigurationError, RolloutError, ToolError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_REASON_CHARS = 2000
+"""An exception's text longer than this is cut: it goes into every report."""
+
+
+def guarded(what: str, error: type[RolloutError], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call code that is not ours, and turn what it raises into the failure of one episode.
+
+    `ToolError`, `RolloutError` and `ConfigurationError` mean what they say and pass; so do
+    `MemoryError`, `KeyboardInterrupt` and `SystemExit`, which are not the episode's.
+
+    Args:
+        what: Names the call in the error, e.g. "GuessEnv.step".
+        error: The class of the failure.
+        call: What to call.
+        *args: Passed to `call`.
+        **kwargs: Passed to `call`.
+
+    Raises:
+        RolloutError: An `error` that names the exception, chained to it.
+    """
+    try:
+        return call(*args, **kwargs)
+    except (ToolError, RolloutError, ConfigurationError, MemoryError):
+        raise
+    except Exception as cause:
+        raise error(f"{what} raised {reason(cause)}") from cause
+
+
+def reason(error: BaseException) -> str:
+    """An exception as one text, type first, cut to `MAX_REASON_CHARS`."""
+    text = f"{type(error).__name__}: {error}"
+    return text if len(text) <= MAX_REASON_CHARS else f"{text[:MAX_REASON_CHARS]}… ({len(text)} characters)"

@@ -1,0 +1,120 @@
+"""What came back from an environment, checked: rewards, flags and the shape of a step."""
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from tiltyard.errors import EnvError
+from tiltyard.types import StepResult
+
+TEXT_STEP = "(observation, reward, terminated, truncated, info)"
+
+
+def scored(value: Any, where: str) -> float | None:
+    """A reward as a float; None stays "not scored".
+
+    bool, int, float, numpy scalars and 0-d arrays or tensors are numbers. Text, lists, arrays with an
+    axis, NaN and infinities are not rewards: nothing is parsed, reduced or replaced.
+
+    Raises:
+        EnvError: It is not a finite number; names the value.
+    """
+    if value is None:
+        return None
+    number = value if type(value) is float else _as_float(value, where)
+    if not math.isfinite(number):
+        raise EnvError(f"{where} gave reward {value!r}; a reward is a finite number, or None for 'not scored'")
+    return number
+
+
+def _as_float(value: Any, where: str) -> float:
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # numpy scalar, 0-d array or tensor
+        value = value.item()
+        if isinstance(value, numbers.Real):
+            return float(value)
+    raise EnvError(
+        f"{where} gave reward {value!r} of type {type(value).__name__}; a reward is a finite number, "
+        "or None for 'not scored'"
+    )
+
+
+def flag(value: Any, name: str, where: str) -> bool:
+    """A `done`, `terminated` or `truncated` as a bool.
+
+    Raises:
+        EnvError: It is neither a bool nor a numpy bool or 0/1: "False" as text would be true.
+    """
+    if value is True or value is False:
+        return value
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool | int) and value in (0, 1):
+        return bool(value)
+    raise EnvError(f"{where} gave {name}={value!r}; it must be True or False")
+
+
+def info_of(value: Any, where: str) -> dict[str, Any]:
+    """An environment's info as a dict.
+
+    Raises:
+        EnvError: It is not a mapping.
+    """
+    if type(value) is dict:
+        return value
+    if not isinstance(value, Mapping):
+        raise EnvError(f"{where} gave info {value!r}; it must be a dict")
+    return dict(value)
+
+
+def step_result(value: Any, where: str) -> StepResult:
+    """A tool environment's result, its reward and flags checked.
+
+    Raises:
+        EnvError: It is not a `StepResult`, or a field of it breaks the protocol.
+    """
+    if not isinstance(value, StepResult):
+        raise EnvError(f"{where} returned {_kind(value)}; expected a StepResult")
+    reward = scored(value.reward, where)
+    done, truncated = flag(value.done, "done", where), flag(value.truncated, "truncated", where)
+    info = info_of(value.info, where)
+    return StepResult(value.observation, reward, done, info, truncated)
+
+
+def text_reset(value: Any, where: str) -> StepResult:
+    """A text environment's reset as a `StepResult`; its reward is None, since a reset scores nothing.
+
+    Raises:
+        EnvError: It is not `(observation, info)`.
+    """
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise EnvError(f"{where} returned {_kind(value)}; expected (observation, info)")
+    return StepResult(value[0], None, info=info_of(value[1], where))
+
+
+def text_step(value: Any, where: str) -> StepResult:
+    """A text environment's step as a `StepResult`.
+
+    Raises:
+        EnvError: It is not the five values of the protocol, or one of them breaks it.
+    """
+    if not isinstance(value, tuple | list) or len(value) != 5:
+        raise EnvError(f"{where} returned {_kind(value)}; expected {TEXT_STEP}")
+    observation, reward, terminated, truncated, info = value
+    return StepResult(
+        observation,
+        scored(reward, where),
+        flag(terminated, "terminated", where),
+        info_of(info, where),
+        flag(truncated, "truncated", where),
+    )
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

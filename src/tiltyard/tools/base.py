@@ -1,0 +1,143 @@
+"""What a tool is, and how a Python function becomes one."""
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, Union, runtime_checkable
+
+from tiltyard.errors import ConfigurationError
+from tiltyard.tools.text import as_text
+from tiltyard.types import StepResult, ToolSchema
+
+
+class Tool(Protocol):
+    """Something that a model can call by name."""
+
+    def __call__(self, tool_name: str, arguments: dict[str, Any]) -> str:
+        """Run the tool; its text is what the model sees.
+
+        Raises:
+            ToolError: The model's mistake; its text is what the model sees, and the episode goes on.
+        """
+        ...
+
+    def tool_info(self) -> ToolSchema:
+        """The OpenAI function-call schema that the model is shown and its arguments are checked against."""
+        ...
+
+
+@runtime_checkable
+class SteppingTool(Protocol):
+    """A tool that also has a reward and an end: a step of an environment."""
+
+    def step(self, tool_name: str, arguments: dict[str, Any]) -> StepResult:
+        """Run the tool."""
+        ...
+
+
+class FunctionTool:
+    """A tool made from a function by `tool`."""
+
+    def __init__(self, function: Callable[..., Any], schema: ToolSchema) -> None:
+        self.function = function
+        self._schema = schema
+
+    def __call__(self, tool_name: str, arguments: dict[str, Any]) -> str:
+        """Call the function with the arguments; what it returns is shown as text."""
+        del tool_name
+        return as_text(self.function(**arguments))
+
+    def tool_info(self) -> ToolSchema:
+        """The schema read from the function's types and docstring."""
+        return self._schema
+
+
+def tool(function: Callable[..., Any]) -> FunctionTool:
+    """Make a tool from a function with type hints and a Google-style docstring.
+
+    Parameters may be `str`, `int`, `float`, `bool`, `list[...]`, `dict[str, ...]`, `Literal[...]`,
+    `Any`, and unions of these such as `X | None`; those with a default are optional. The first
+    paragraph of the docstring describes the tool, its `Args:` each parameter.
+
+    Raises:
+        ConfigurationError: The function or a parameter is not documented, has no type hint, or has one
+            that JSON cannot express; names the function and the parameter.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    doc = inspect.getdoc(function)
+    if not doc:
+        raise ConfigurationError(f"tool {name!r} has no docstring; say in one what it does: the model reads it")
+    described = _described_arguments(doc)
+    hints = typing.get_type_hints(function)
+    properties: dict[str, Any] = {}
+    required = []
+    for parameter in inspect.signature(function).parameters.values():
+        where = f"parameter {parameter.name!r} of tool {name!r}"
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigurationError(f"{where} must be a named parameter, not *args, **kwargs or positional-only")
+        if parameter.name not in hints:
+            raise ConfigurationError(f"{where} has no type hint; the schema is made from it")
+        if parameter.name not in described:
+            raise ConfigurationError(f"{where} is not described; add it under 'Args:' in the docstring")
+        schema = {**_type_schema(hints[parameter.name], where), "description": described[parameter.name]}
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        else:
+            schema["default"] = parameter.default
+        properties[parameter.name] = schema
+    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    summary = " ".join(doc.split("\n\n", 1)[0].split())
+    return FunctionTool(
+        function, {"type": "function", "function": {"name": name, "description": summary, "parameters": parameters}}
+    )
+
+
+_PRIMITIVES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def _type_schema(hint: Any, where: str) -> dict[str, Any]:
+    """The JSON schema of a type hint."""
+    if hint in _PRIMITIVES:
+        return {"type": _PRIMITIVES[hint]}
+    if hint is Any:
+        return {}
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is Union or origin is types.UnionType:
+        return {"anyOf": [_type_schema(argument, where) for argument in arguments]}
+    if hint is list or origin in (list, Sequence):
+        return {"type": "array", **({"items": _type_schema(arguments[0], where)} if arguments else {})}
+    if hint is dict or origin in (dict, Mapping):
+        if arguments and arguments[0] is not str:
+            raise ConfigurationError(f"{where} is {hint!r}; the keys of a JSON object are str")
+        values = _type_schema(arguments[1], where) if arguments else {}
+        return {"type": "object", **({"additionalProperties": values} if values else {})}
+    raise ConfigurationError(
+        f"{where} is {hint!r}, which JSON cannot express; use str, int, float, bool, list, dict, Literal or a union"
+    )
+
+
+_ARGS = re.compile(r"^(Args|Arguments):[ \t]*$", re.MULTILINE)
+_ARGUMENT = re.compile(r"^(\s+)\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
+
+
+def _described_arguments(doc: str) -> dict[str, str]:
+    """The parameter descriptions under `Args:`."""
+    head = _ARGS.search(doc)
+    described: dict[str, str] = {}
+    if head is None:
+        return described
+    indent = name = None
+    for line in doc[head.end() :].split("\n")[1:]:
+        if line.strip() and not line[0].isspace():
+            break
+        entry = _ARGUMENT.match(line)
+        if entry and (indent is None or len(entry[1]) <= indent):
+            indent, name = len(entry[1]), entry[2]
+            described[name] = entry[3].strip()
+        elif name is not None and line.strip():
+            described[name] = f"{described[name]} {line.strip()}".strip()
+    return described

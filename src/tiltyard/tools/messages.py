@@ -1,0 +1,80 @@
+"""Tool calls and their results as OpenAI messages."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tiltyard.types import Message, Reply, ToolCall
+
+
+def assistant_message(reply: Reply) -> Message:
+    """The reply as it stands in the conversation; `reasoning_content` only where there was reasoning."""
+    message: Message = {"role": "assistant", "content": reply.text}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        message["tool_calls"] = [call_as_json(call) for call in reply.tool_calls]
+    return message
+
+
+def tool_message(call: ToolCall, text: str) -> Message:
+    """The one result of a call."""
+    return {"role": "tool", "content": text, "tool_call_id": call.id, "name": call.name}
+
+
+def call_as_json(call: ToolCall) -> dict[str, Any]:
+    """A call in OpenAI form: the arguments are a JSON string, exactly as the model wrote it where that is known."""
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments_text(call)},
+    }
+
+
+def arguments_text(call: ToolCall) -> str:
+    """The arguments as the model wrote them, else as JSON with key order and non-ASCII text kept."""
+    if call.raw is not None:
+        return call.raw
+    return json.dumps(call.arguments if call.arguments is not None else {}, ensure_ascii=False)
+
+
+def parse_call(call: Mapping[str, Any]) -> ToolCall:
+    """A call from its OpenAI form, or from a bare `{"name", "arguments"}`; a broken one carries its `error`.
+
+    `arguments` may be a mapping or a JSON string. Absent, null and "" mean no arguments; anything else
+    that is not one JSON object is an error, a string encoded twice included: nothing is guessed.
+    """
+    function = call.get("function", call)
+    call_id = call.get("id") or ""
+    if not isinstance(function, Mapping):
+        return ToolCall("", None, str(call_id), error=f"a tool call must be a JSON object, got {function!r}")
+    name, arguments = function.get("name"), function.get("arguments")
+    raw = arguments if isinstance(arguments, str) else None
+    if not isinstance(name, str) or not name:
+        error = f"a tool call needs its tool's name as text in 'name', got {name!r}"
+        return ToolCall("", None, str(call_id), error, raw)
+    parsed, error = parse_arguments(name, arguments)
+    return ToolCall(name, parsed, str(call_id), error, raw)
+
+
+def parse_arguments(name: str, arguments: Any) -> tuple[dict[str, Any] | None, str | None]:
+    """The arguments of the tool `name` as a dict, or None and what is wrong with them."""
+    if isinstance(arguments, str) and arguments.strip():
+        try:
+            arguments = json.loads(arguments, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            return None, f"the arguments of {name!r} are not valid JSON ({error}); write one JSON object"
+    if arguments is None or arguments == "" or (isinstance(arguments, str) and not arguments.strip()):
+        return {}, None
+    if not isinstance(arguments, Mapping):
+        return None, f"the arguments of {name!r} must be one JSON object, got {_clip(arguments)}"
+    return dict(arguments), None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _clip(value: Any, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[:limit] + "…"
