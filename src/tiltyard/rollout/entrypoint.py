@@ -41,7 +41,9 @@ def load_entrypoint(spec: str, base_dir: str | Path | None = None) -> Any:
     return _find(module, attribute, spec)
 
 
-def build_env(spec: str | Callable[..., Any], config: Mapping[str, Any] | None, base_dir: str | Path | None = None) -> Any:
+def build_env(
+    spec: str | Callable[..., Any], config: Mapping[str, Any] | None, base_dir: str | Path | None = None
+) -> Any:
     """Make one environment from an entrypoint and its `env_config`.
 
     `system_prompt` is not an argument of the entrypoint: it is set on the environment that comes out.
@@ -58,7 +60,7 @@ def build_env(spec: str | Callable[..., Any], config: Mapping[str, Any] | None, 
             "environment, so that each episode has its own"
         )
     try:
-        env = factory(**arguments)
+        env: Any = factory(**arguments)
     except TypeError as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
             raise  # raised inside the constructor, not by the call
@@ -77,7 +79,9 @@ def max_turns_of(env: Any, spec: object) -> int:
     value = getattr(env, "max_turns", None)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         stated = "has no max_turns" if value is None else f"states max_turns={value!r}"
-        raise ConfigurationError(f"max_turns is not given and the environment of {spec!r} {stated}; give max_turns >= 1")
+        raise ConfigurationError(
+            f"max_turns is not given and the environment of {spec!r} {stated}; give max_turns >= 1"
+        )
     return value
 
 
@@ -86,7 +90,9 @@ def _load_file(source: str, spec: str, base_dir: str | Path | None) -> ModuleTyp
     if not path.is_file():
         folder = path.parent
         known = sorted(entry.name for entry in folder.glob("*.py")) if folder.is_dir() else []
-        raise ConfigurationError(f"the entrypoint {spec!r} names a file that is not there: {path}{_near(path.name, known)}")
+        raise ConfigurationError(
+            f"the entrypoint {spec!r} names a file that is not there: {path}{_near(path.name, known)}"
+        )
     # One module for one file, however often it is named, so that its classes are the same classes.
     name = f"tiltyard_entrypoint_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
@@ -111,8 +117,8 @@ def _load_module(source: str, spec: str) -> ModuleType:
         if error.name is None or not (source == error.name or source.startswith(f"{error.name}.")):
             raise
         raise ConfigurationError(
-            f"the entrypoint {spec!r} names a module that cannot be imported: {error.name!r} is not installed or not on "
-            "the path; for a file, write 'path.py:attr'"
+            f"the entrypoint {spec!r} names a module that cannot be imported: {error.name!r} is not installed or not "
+            "on the path; for a file, write 'path.py:attr'"
         ) from error
 
 

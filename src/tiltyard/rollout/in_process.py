@@ -1,5 +1,6 @@
 """A text environment in this process, behind the interface that a remote one has too."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,10 @@ class InProcessEnvClient:
             if not callable(getattr(env, name, None)):
                 raise ConfigurationError(f"a text environment needs a {name}() method; {type(env).__name__} has none")
         self.env = env
+        parameters = inspect.signature(env.reset).parameters.values()
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        taken = frozenset(parameter.name for parameter in parameters)
+        self._row_options = frozenset({"row_index", "evaluation"}) if takes_all else taken
         self._over: str | None = "before the first reset()"
         self._closed = False
 
@@ -36,18 +41,26 @@ class InProcessEnvClient:
         """What leads the conversation as the system message; None when there is nothing."""
         return getattr(self.env, "system_prompt", None)
 
-    def reset(self, seed: int | None = None, **row: Any) -> Any:
+    def reset(self, seed: int | None = None, *, row_index: int | None = None, evaluation: bool | None = None) -> Any:
         """Start an episode: `(payload, info)`, as the environment gave it.
 
         Args:
             seed: Passed on.
-            row: `row_index` and `evaluation`, for environments with a `dataset_size`.
+            row_index: The data row; only for an environment whose `reset` takes it.
+            evaluation: True serves the held-out split; passed on to an environment whose `reset` takes it.
 
         Raises:
+            ConfigurationError: A row is named and the environment takes none.
             EpisodeOverError: The client is closed.
         """
         if self._closed:
             raise EpisodeOverError("reset() after close(): make a new client around a new environment")
+        given = {"row_index": row_index, "evaluation": evaluation}
+        row = {name: value for name, value in given.items() if value is not None and name in self._row_options}
+        if row_index is not None and "row_index" not in row:
+            raise ConfigurationError(
+                f"row_index={row_index!r} is given, but {type(self.env).__name__}.reset takes none"
+            )
         self._over = "after a reset() that failed"
         result = self.env.reset(seed=seed, **row)
         self._over = None

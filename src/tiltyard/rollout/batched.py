@@ -1,0 +1,275 @@
+"""The driver for a local model: many episodes, one batched sample for all that are ready."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tiltyard.envs.turns import as_turns
+from tiltyard.errors import ConfigurationError, EnvError, PolicyError, RolloutError
+from tiltyard.policies.base import TokenPolicy, TokenRequest
+from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.outcome import Ending
+from tiltyard.rollout.slots import EnvSlots, Slot
+from tiltyard.rollout.token_episode import TokenEpisode
+from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.rollout.workers import EnvWorkers
+from tiltyard.tokens.renderer import Renderer
+from tiltyard.types import Task
+
+BREAKS_THE_ENV = frozenset({Ending.ENV_ERROR, Ending.TOOL_CRASH, Ending.LOST_SESSION})
+"""The endings after which an environment is in a state that nobody knows, so that its slot gets a fresh one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One episode to run.
+
+    Attributes:
+        env: The environment, which its owner closes; or an `EnvSlots`, of which the episode takes one slot.
+        task: What the episode is about.
+        episode_id: Unique within the run.
+        sampling_seed: What the sampling of this episode derives from; None takes the rollout's seed.
+    """
+
+    env: object
+    task: Task
+    episode_id: str
+    sampling_seed: int | None = None
+
+
+def request_seed(seed: int, episode_id: str, turn: int) -> int:
+    """The seed of one turn's sample; equal in every process, for every batch and number of workers."""
+    digest = hashlib.blake2b(f"{seed}/{episode_id}/{turn}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class BatchedRollout:
+    """Runs episodes over a token policy, with one batched sample a turn for all episodes that are ready.
+
+    It samples at once when no environment call is running, and otherwise when the episode that has been ready
+    longest has waited `linger_s`; so a slow environment delays its own episode and no other. A finished episode's
+    place is taken by the next job.
+
+    Attributes:
+        abandoned: How many environment calls passed their deadline, over all runs.
+    """
+
+    def __init__(
+        self,
+        policy: TokenPolicy,
+        renderer: Renderer,
+        limits: Limits,
+        *,
+        seed: int = 0,
+        linger_s: float = 0.05,
+        max_live: int | None = None,
+    ) -> None:
+        """Set the rollout up.
+
+        Args:
+            policy: Continues the token sequences.
+            renderer: Writes what the environments say as tokens, and reads what the policy sampled.
+            limits: Bound each episode.
+            seed: What the seeds of the samples derive from, with the episode's id and the turn.
+            linger_s: How long a ready episode waits for the others while environments are at work.
+            max_live: How many episodes run at one time; None runs all at once.
+
+        Raises:
+            ConfigurationError: `max_live` is below 1 or `linger_s` is negative.
+        """
+        if max_live is not None and max_live < 1:
+            raise ConfigurationError(f"max_live must be >= 1 or None, got {max_live!r}")
+        if not linger_s >= 0:
+            raise ConfigurationError(f"linger_s must be >= 0 seconds, got {linger_s!r}")
+        self.policy = policy
+        self.renderer = renderer
+        self.limits = limits
+        self.seed = seed
+        self.linger_s = linger_s
+        self.max_live = max_live
+        self.abandoned = 0
+
+    def run(self, jobs: Iterable[Job], on_finished: Callable[[Trajectory], None] | None = None) -> list[Trajectory]:
+        """Run all jobs; the trajectories are in their order.
+
+        At a KeyboardInterrupt, and at any other error that escapes, no further environment call starts and none is
+        waited for; the error goes on to the caller, who closes the environments.
+
+        Args:
+            jobs: The episodes.
+            on_finished: Called with each trajectory as soon as it is finished, in the caller's thread.
+
+        Raises:
+            ConfigurationError: Two jobs share one environment or one episode id.
+        """
+        run = _Run(self, _checked(jobs), on_finished or (lambda trajectory: None))
+        try:
+            return run.drive()
+        finally:
+            run.stop()
+            self.abandoned += run.workers.abandoned
+
+
+def _checked(jobs: Iterable[Job]) -> list[Job]:
+    listed = list(jobs)
+    by_id: dict[str, Job] = {}
+    by_source: dict[int, Job] = {}
+    for job in listed:
+        if job.episode_id in by_id:
+            raise ConfigurationError(f"two jobs have the episode id {job.episode_id!r}; ids must be unique")
+        by_id[job.episode_id] = job
+        if isinstance(job.env, EnvSlots):
+            continue
+        for source in as_turns(job.env).sources:
+            if (twin := by_source.setdefault(id(source), job)) is not job:
+                raise ConfigurationError(
+                    f"episodes {twin.episode_id!r} and {job.episode_id!r} share one {type(source).__name__}; give each "
+                    "its own, or a factory: env=EnvSlots(factory, size)"
+                )
+    return listed
+
+
+@dataclass(eq=False, slots=True)
+class _Seat:
+    """A live episode and what it holds."""
+
+    index: int
+    job: Job
+    episode: TokenEpisode
+    slot: Slot | None
+    ready_since: float = 0.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """The state of one `BatchedRollout.run`."""
+
+    rollout: BatchedRollout
+    jobs: list[Job]
+    on_finished: Callable[[Trajectory], None]
+    workers: EnvWorkers = field(init=False)
+    results: list[Trajectory | None] = field(init=False)
+    next_job: int = 0
+    live: dict[str, _Seat] = field(default_factory=dict)
+    ready: dict[str, _Seat] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.workers = EnvWorkers(self.rollout.limits.step_timeout_s)
+        self.results = [None] * len(self.jobs)
+
+    def drive(self) -> list[Trajectory]:
+        self._fill()
+        while self.live:
+            for work in self.workers.collect(self._patience_s()):
+                self._deliver(self.live[str(work.tag)], work.result, work.error)
+            self._fill()
+            if self.ready and (not self.workers.pending or self._patience_s() <= 0):
+                self._sample()
+        return [trajectory for trajectory in self.results if trajectory is not None]
+
+    def stop(self) -> None:
+        """Start no further call, and let go of what the live episodes hold; waits for nothing."""
+        self.workers.stop()
+        self.rollout.policy.release(list(self.live))
+        for seat in self.live.values():
+            seat.episode.abandon()
+            if isinstance(seat.job.env, EnvSlots) and seat.slot is not None:
+                # Its environment may be in the middle of a call.
+                seat.job.env.give_back(seat.slot, broken=seat.episode.env_call is not None)
+        self.live.clear()
+
+    def _patience_s(self) -> float:
+        """How long the ready episodes still wait for the others."""
+        if not self.ready:
+            return float("inf")
+        if not self.workers.pending:
+            return 0.0
+        oldest = min(seat.ready_since for seat in self.ready.values())
+        return max(oldest + self.rollout.linger_s - time.monotonic(), 0.0)
+
+    def _fill(self) -> None:
+        bound = self.rollout.max_live
+        while self.next_job < len(self.jobs) and (bound is None or len(self.live) < bound):
+            job = self.jobs[self.next_job]
+            if isinstance(job.env, EnvSlots) and not job.env.free:
+                if not self.live:
+                    raise ConfigurationError(
+                        f"episode {job.episode_id!r} waits for an environment slot that nobody frees"
+                    )
+                return
+            self.next_job += 1
+            self._begin(self.next_job - 1, job)
+
+    def _begin(self, index: int, job: Job) -> None:
+        rollout = self.rollout
+        slot: Slot | None = None
+        try:
+            if isinstance(job.env, EnvSlots):
+                slot = job.env.take()
+            turns = slot.turns if slot is not None else as_turns(job.env)
+        except EnvError as error:
+            failed = Trajectory(job.episode_id, job.task, Ending.ENV_ERROR, error=f"{type(error).__name__}: {error}")
+            self._record(index, failed)
+            return
+        episode = TokenEpisode(
+            turns,
+            job.task,
+            rollout.limits,
+            job.episode_id,
+            renderer=rollout.renderer,
+            context_length=rollout.policy.context_length,
+        )
+        seat = _Seat(index, job, episode, slot)
+        self.live[job.episode_id] = seat
+        episode.start()
+        self._settle(seat)
+
+    def _deliver(self, seat: _Seat, result: object, error: BaseException | None) -> None:
+        if error is None:
+            seat.episode.env_answered(result)  # type: ignore[arg-type]
+        elif isinstance(error, RolloutError):
+            seat.episode.fail(error)
+        else:
+            raise error
+        self._settle(seat)
+
+    def _sample(self) -> None:
+        seats = sorted(self.ready.values(), key=lambda seat: seat.index)
+        self.ready.clear()
+        requests = [self._request(seat) for seat in seats]
+        try:
+            samples = self.rollout.policy.sample(requests)
+        except PolicyError as error:
+            for seat in seats:
+                seat.episode.fail(error)
+                self._settle(seat)
+            return
+        for seat, sampled in zip(seats, samples, strict=True):
+            seat.episode.sampled(sampled.ids, sampled.logprobs, sampled.finish_reason)
+            self._settle(seat)
+
+    def _request(self, seat: _Seat) -> TokenRequest:
+        episode, job = seat.episode, seat.job
+        seed = self.rollout.seed if job.sampling_seed is None else job.sampling_seed
+        turn_seed = request_seed(seed, job.episode_id, episode.transcript.turns)
+        return TokenRequest(job.episode_id, episode.transcript.ids, episode.max_tokens, turn_seed)
+
+    def _settle(self, seat: _Seat) -> None:
+        """Put an episode that has moved on where it belongs now."""
+        episode = seat.episode
+        if episode.env_call is not None:
+            self.workers.submit(seat.job.episode_id, episode.env_call.call)
+        elif episode.trajectory is None:
+            seat.ready_since = time.monotonic()
+            self.ready[seat.job.episode_id] = seat
+        else:
+            del self.live[seat.job.episode_id]
+            self.rollout.policy.release([seat.job.episode_id])
+            if isinstance(seat.job.env, EnvSlots) and seat.slot is not None:
+                seat.job.env.give_back(seat.slot, broken=episode.trajectory.ending in BREAKS_THE_ENV)
+            self._record(seat.index, episode.trajectory)
+
+    def _record(self, index: int, trajectory: Trajectory) -> None:
+        self.results[index] = trajectory
+        self.on_finished(trajectory)

@@ -1,0 +1,155 @@
+"""Groups of episodes for training, and single ones for evaluation, each slot with an environment of its own."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tiltyard.errors import ConfigurationError
+from tiltyard.policies.base import TokenPolicy
+from tiltyard.rollout.batched import BatchedRollout, Job
+from tiltyard.rollout.groups import Group, group_key
+from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.slots import EnvSlots
+from tiltyard.rollout.tasks import TaskAssigner
+from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.tokens.renderer import Renderer
+from tiltyard.types import Task
+
+
+class RolloutCollector:
+    """Collects `batch_size` groups of `group_size` episodes at a time; the members of a group share one task.
+
+    There are `batch_size * group_size` slots. Each has an environment of its own, made once at construction and
+    reused; one that failed or hung is replaced by a fresh one. Evaluation has its own environments, made at the
+    first evaluation.
+
+    Attributes:
+        batches: How many batches were collected; a part of the episodes' ids.
+        evaluations: How often `evaluate` was called; a part of the episodes' ids.
+    """
+
+    def __init__(  # noqa: PLR0913  # the three of the contract, and the parts of a run, each by its name
+        self,
+        env_factory: Callable[[], Any],
+        batch_size: int,
+        group_size: int,
+        *,
+        policy: TokenPolicy,
+        renderer: Renderer,
+        limits: Limits,
+        assigner: TaskAssigner,
+        seed: int = 0,
+        on_finished: Callable[[Trajectory], None] | None = None,
+        linger_s: float = 0.05,
+        max_live: int | None = None,
+    ) -> None:
+        """Make the environments of the training slots.
+
+        Args:
+            env_factory: Makes a new environment, or a `RolloutHarness` around one, at each call.
+            batch_size: Groups in a batch.
+            group_size: Episodes of one task.
+            policy: Continues the token sequences.
+            renderer: Writes and reads the tokens.
+            limits: Bound each episode.
+            assigner: Gives the tasks of each batch.
+            seed: What the seeds of the samples derive from, with the episode's id and the turn.
+            on_finished: Called with each trajectory, of training and evaluation, as soon as it is finished.
+            linger_s: See `BatchedRollout`.
+            max_live: How many episodes run at one time; None runs a whole batch at once.
+
+        Raises:
+            ConfigurationError: A size is below 1, or `env_factory` is no factory or returned one environment twice.
+        """
+        for name, value in (("batch_size", batch_size), ("group_size", group_size)):
+            if value < 1:
+                raise ConfigurationError(f"{name} must be >= 1, got {value!r}")
+        self.batch_size = batch_size
+        self.group_size = group_size
+        self.batches = 0
+        self.evaluations = 0
+        self._assigner = assigner
+        self._factory = env_factory
+        self._on_finished = on_finished
+        self._rollout = BatchedRollout(policy, renderer, limits, seed=seed, linger_s=linger_s, max_live=max_live)
+        self._slots = EnvSlots(env_factory, batch_size * group_size, eager=True)
+        self._eval_slots: EnvSlots | None = None
+
+    @property
+    def abandoned(self) -> int:
+        """How many environment calls passed their deadline."""
+        return self._rollout.abandoned
+
+    @property
+    def replaced(self) -> int:
+        """How many environments failed or hung and gave their slot to a fresh one."""
+        return sum(slots.replaced for slots in self._all_slots())
+
+    @property
+    def leaked(self) -> int:
+        """After `close`: how many environments were not closed, because their `close` hung or raised."""
+        return sum(slots.leaked for slots in self._all_slots())
+
+    def collect(self) -> list[Group]:
+        """Run the next batch; the groups are in the order of the tasks, their members in the order of the slots.
+
+        Raises:
+            GroupMismatchError: Members of a group saw different first observations, so that their rewards cannot be
+                compared: the environment is not reproducible from its task.
+        """
+        tasks = self._assigner.next()
+        batch, self.batches = self.batches, self.batches + 1
+        jobs = [
+            Job(self._slots, task, f"{batch:05d}-{group:03d}-{member:02d}")
+            for group, task in enumerate(tasks)
+            for member in range(self.group_size)
+        ]
+        trajectories = self._rollout.run(jobs, self._on_finished)
+        size = self.group_size
+        return [
+            Group(group_key(task, batch), task, tuple(trajectories[group * size : (group + 1) * size]))
+            for group, task in enumerate(tasks)
+        ]
+
+    def evaluate(self, tasks: Sequence[Task]) -> list[Trajectory]:
+        """Run one episode for each task; the trajectories are in their order."""
+        number, self.evaluations = self.evaluations, self.evaluations + 1
+        if self._eval_slots is None:
+            self._eval_slots = EnvSlots(self._factory, self._slots.size)
+        jobs = [Job(self._eval_slots, task, f"eval{number:03d}-{index:05d}") for index, task in enumerate(tasks)]
+        return self._rollout.run(jobs, self._on_finished)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Close every environment once, also when one of them fails; later calls do nothing.
+
+        Args:
+            timeout_s: How long to wait for those of training, and again for those of evaluation.
+
+        Raises:
+            ExceptionGroup: Some raised; the others are closed all the same.
+        """
+        errors: list[Exception] = []
+        for slots in self._all_slots():
+            try:
+                slots.close(timeout_s)
+            except ExceptionGroup as group:
+                errors += group.exceptions
+        if errors:
+            raise ExceptionGroup("closing the environments failed", errors)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to go on with the same tasks and episode ids."""
+        return {"batches": self.batches, "evaluations": self.evaluations, "assigner": self._assigner.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self._assigner.load_state_dict(state["assigner"])
+        self.batches, self.evaluations = state["batches"], state["evaluations"]
+
+    def __enter__(self) -> "RolloutCollector":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _all_slots(self) -> list[EnvSlots]:
+        return [slots for slots in (self._slots, self._eval_slots) if slots is not None]

@@ -1,0 +1,284 @@
+"""One text environment driven by hand with token ids: reset, sample, step."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Self
+
+from tiltyard.envs.turns import TextTurns, Turns, as_turns
+from tiltyard.errors import ConfigurationError, EpisodeOverError, RolloutError
+from tiltyard.rollout.entrypoint import build_env, is_url, max_turns_of
+from tiltyard.rollout.in_process import InProcessEnvClient
+from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.token_episode import TokenEpisode
+from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.rollout.workers import Closing, EnvWorkers
+from tiltyard.tokens.renderer import Renderer, make_renderer
+from tiltyard.types import FinishReason, Task, ToolSchema, Turn
+
+
+class RolloutHarness:
+    """A text environment at the level of tokens, for a sampling loop of your own.
+
+    `reset` and `step` return the ids to continue. What is sampled is taken as it is and never encoded again. It is
+    the same flow and the same transcript as `BatchedRollout` runs for many episodes at once.
+
+    Attributes:
+        env: The environment.
+        turns: The environment as turns.
+        limits: What bounds an episode.
+        renderer: Writes and reads the tokens.
+        info: The environment's `info` of the last reset or step.
+    """
+
+    def __init__(
+        self,
+        env_client: Any,
+        tokenizer: Any,
+        max_turns: int = 1,
+        *,
+        limits: Limits | None = None,
+        renderer: Renderer | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        observation_field: str | None = None,
+        observation_processor: Callable[[Any], str] | None = None,
+    ) -> None:
+        """Set the harness up; the environment is not called.
+
+        Args:
+            env_client: An environment, an `InProcessEnvClient` around one, or another client with its methods.
+            tokenizer: A tokenizer of transformers with a chat template.
+            max_turns: Model calls in one episode.
+            limits: The other bounds; its `max_turns` is not used.
+            renderer: In place of one made from the tokenizer, to share it between harnesses.
+            chat_template_kwargs: Given to each render of the chat template.
+            observation_field: The field of an observation that the model sees; None shows what is informative.
+            observation_processor: Makes the text of an observation, in place of the above. Pure: it runs on threads.
+
+        Raises:
+            ConfigurationError: The client is a URL, or is no environment.
+            TemplateError: The chat template cannot be used.
+        """
+        if isinstance(env_client, str):
+            raise ConfigurationError(
+                f"environments behind a URL are not in this version, got {env_client!r}; "
+                "use RolloutHarness.local(env, …) or RolloutHarness.from_spec('module:attr', …)"
+            )
+        # The client's checks of the protocol's order are those of the turns; the errors name the environment itself.
+        self.env = env_client.env if isinstance(env_client, InProcessEnvClient) else env_client
+        self.limits = replace(limits or Limits(), max_turns=max_turns)
+        self.renderer = renderer or make_renderer(tokenizer, chat_template_kwargs=chat_template_kwargs)
+        self.turns = _as_turns(self.env, observation_field, observation_processor)
+        self.info: Mapping[str, Any] = {}
+        self._workers = EnvWorkers(self.limits.step_timeout_s)
+        self._episode: TokenEpisode | None = None
+        self._evaluation = False
+        self._episodes = 0
+        self._closed = False
+
+    @classmethod
+    def local(cls, env: Any, tokenizer: Any, max_turns: int = 1, **options: Any) -> Self:
+        """Drive an environment in this process.
+
+        Args:
+            env: A text environment, or any other environment that Tiltyard knows.
+            tokenizer: A tokenizer of transformers with a chat template.
+            max_turns: Model calls in one episode.
+            options: The keyword arguments of `RolloutHarness`.
+        """
+        return cls(env, tokenizer, max_turns, **options)
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: str | Callable[..., Any],
+        env_config: Mapping[str, Any] | None,
+        tokenizer: Any,
+        max_turns: int | None = None,
+        **options: Any,
+    ) -> Self:
+        """Drive the environment that an entrypoint makes.
+
+        Args:
+            spec: `module:attr`, `path.py:attr`, or the class or function itself.
+            env_config: Its keyword arguments; `system_prompt` is set on the environment and not passed.
+            tokenizer: A tokenizer of transformers with a chat template.
+            max_turns: Model calls in one episode; None takes the environment's own `max_turns`.
+            options: The keyword arguments of `RolloutHarness`.
+
+        Raises:
+            ConfigurationError: The entrypoint is a URL, cannot be loaded, or does not take these arguments; or the
+                environment has no `max_turns` and none is given.
+        """
+        if isinstance(spec, str) and is_url(spec):
+            raise ConfigurationError(
+                f"environments behind a URL are not in this version, got {spec!r}; "
+                "use a Python entrypoint: 'module:attr' or 'path.py:attr'"
+            )
+        env = build_env(spec, env_config)
+        return cls.local(env, tokenizer, max_turns_of(env, spec) if max_turns is None else max_turns, **options)
+
+    @property
+    def tools(self) -> Sequence[ToolSchema]:
+        """The tools that the model is shown in the episode that was started last."""
+        return self.turns.tools()
+
+    @property
+    def dataset_size(self) -> int | None:
+        """How many rows the environment has; None when it is not made of rows."""
+        return getattr(self.env, "dataset_size", None)
+
+    @property
+    def done(self) -> bool:
+        """True when no episode is under way: `step` would raise."""
+        return self._episode is None or self._episode.trajectory is not None
+
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens the next turn may have: the per-turn limit, or the room that is left in the context."""
+        return self._under_way("max_tokens").max_tokens
+
+    @contextmanager
+    def eval_mode(self) -> Iterator[Self]:
+        """Within this block a reset serves the held-out split."""
+        before, self._evaluation = self._evaluation, True
+        try:
+            yield self
+        finally:
+            self._evaluation = before
+
+    def reset(self, seed: int | None = None, *, row_index: int | None = None) -> list[int]:
+        """Start an episode and return the ids of the prompt; empty when it leaves no room, which ends the episode.
+
+        Args:
+            seed: Passed to the environment.
+            row_index: The data row, for an environment with a `dataset_size`.
+
+        Raises:
+            RolloutError: The environment failed; `get_episode_data` has the failed episode.
+            EpisodeOverError: The harness is closed.
+        """
+        if self._closed:
+            raise EpisodeOverError("reset() after close(): make a new harness around a new environment")
+        if self._episode is not None:
+            self._episode.abandon()
+        self._episodes += 1
+        task = Task(seed=seed, row_index=row_index, evaluation=self._evaluation)
+        episode = TokenEpisode(self.turns, task, self.limits, f"{self._episodes - 1:05d}", renderer=self.renderer)
+        self._episode = episode
+        episode.start()
+        self._call_env(episode)
+        return self._prompt(episode)
+
+    def step(
+        self,
+        token_ids: Sequence[int],
+        sampling_logps: Sequence[float] | None = None,
+        *,
+        finish_reason: FinishReason | None = None,
+    ) -> tuple[list[int], float | None, bool, bool, Mapping[str, Any]]:
+        """Take one turn of the model and return `(prompt_ids, reward, terminated, truncated, info)`.
+
+        Args:
+            token_ids: What was sampled, the end token included; or the prompt with what was sampled after it, as
+                `generate` returns them. A tensor of one row is taken too.
+            sampling_logps: One log-probability for each sampled id; None when they are not known.
+            finish_reason: Why sampling stopped. None derives it: "length" for a turn of `max_tokens` tokens without
+                an end token, else "stop". A turn that was cut is not sent to the environment; it ends the episode.
+
+        Returns:
+            The ids of the next prompt, empty at the end; the reward of the turn, None when it was not scored; whether
+            the environment ended the episode; whether it was cut for a reason outside the task; and the `info`.
+
+        Raises:
+            EpisodeOverError: The episode is over, or was never reset.
+            RolloutError: The environment failed; `get_episode_data` has the failed episode.
+            TranscriptError: There is not one finite log-probability for each sampled id.
+        """
+        episode = self._under_way("step()")
+        ids = _sampled_part(token_ids, episode.transcript.ids)
+        if finish_reason is None:
+            ended = bool(ids) and ids[-1] in self.renderer.stop_ids
+            finish_reason = "length" if not ended and len(ids) >= episode.max_tokens else "stop"
+        logprobs = None if sampling_logps is None else tuple(_plain_list(sampling_logps))
+        episode.sampled(ids, logprobs, finish_reason)
+        turn = self._call_env(episode)
+        trajectory = episode.trajectory
+        truncated = trajectory is not None and trajectory.truncated
+        return self._prompt(episode), turn.reward, turn.done, truncated, self.info
+
+    def get_episode_data(self) -> Trajectory:
+        """The finished episode, with its transcript.
+
+        Raises:
+            ConfigurationError: There is none yet.
+        """
+        if self._episode is None or self._episode.trajectory is None:
+            raise ConfigurationError("the episode is not over; call step() until `done`, then get_episode_data()")
+        return self._episode.trajectory
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Close the environment; later calls do nothing. One that hangs is not waited for beyond `timeout_s`.
+
+        Raises:
+            Exception: What the environment's `close` raised.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._workers.stop()
+        closing = Closing()
+        closing.start([self.turns.close])
+        closing.wait(timeout_s)
+        for error in closing.errors:
+            raise error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _under_way(self, what: str) -> TokenEpisode:
+        if self._episode is None or self._episode.trajectory is not None:
+            raise EpisodeOverError(f"{what} without an episode under way; call reset() first")
+        return self._episode
+
+    def _call_env(self, episode: TokenEpisode) -> Turn:
+        """Run what the episode asks of the environment; the last turn is what it said, an unscored one if nothing."""
+        turn = Turn(reward=None)
+        while episode.env_call is not None:
+            try:
+                turn = self._workers.run(episode.env_call.call)
+            except RolloutError as error:
+                episode.fail(error)
+                raise
+            self.info = turn.info
+            episode.env_answered(turn)
+        return turn
+
+    def _prompt(self, episode: TokenEpisode) -> list[int]:
+        return [] if episode.trajectory is not None else list(episode.transcript.ids)
+
+
+def _as_turns(env: Any, field: str | None, processor: Callable[[Any], str] | None) -> Turns:
+    turns = as_turns(env)
+    if field is None and processor is None:
+        return turns
+    if not isinstance(turns, TextTurns):
+        raise ConfigurationError(
+            "observation_field and observation_processor are for text environments; "
+            f"{type(env).__name__} gives its observations as messages"
+        )
+    return TextTurns(env, observation_field=field, observation_processor=processor)
+
+
+def _plain_list(values: Any) -> list[Any]:
+    """A sequence, array or tensor as a list; one row of two axes is that row."""
+    listed = values.tolist() if hasattr(values, "tolist") else list(values)
+    return listed[0] if len(listed) == 1 and isinstance(listed[0], list) else listed
+
+
+def _sampled_part(token_ids: Any, prompt: list[int]) -> tuple[int, ...]:
+    ids = _plain_list(token_ids)
+    return tuple(ids[len(prompt) :] if prompt and ids[: len(prompt)] == prompt else ids)
