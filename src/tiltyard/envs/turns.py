@@ -11,7 +11,7 @@ from tiltyard.envs.result import text_reset, text_step
 from tiltyard.envs.tool import EnvTool, EpisodeRecord
 from tiltyard.errors import ConfigurationError, EnvError, EpisodeOverError, ToolError
 from tiltyard.tools.manager import ERROR, ToolManager
-from tiltyard.tools.messages import arguments_text, tool_message
+from tiltyard.tools.messages import text_with_calls, tool_message
 from tiltyard.types import Message, Reply, StepResult, Task, ToolCall, ToolSchema, Turn
 
 __all__ = ["GuardedTurns", "TextTurns", "ToolTurns", "as_turns", "guarded", "refuse_shared"]
@@ -203,7 +203,7 @@ class TextTurns:
         """
         if self._over:
             raise EpisodeOverError(f"{self._step_name} was asked for after the episode ended; start another first")
-        action = _action(reply) if reply.tool_calls else reply.text
+        action = text_with_calls(reply)
         try:
             raw = guarded(self._step_name, EnvError, self._env.step, action)
         except ToolError as error:
@@ -370,17 +370,6 @@ def _text_tools(env: Any) -> list[ToolSchema]:
     if callable(tools):
         tools = guarded(f"{type(env).__name__}.tools", EnvError, tools)
     return list(tools or ())
-
-
-def _action(reply: Reply) -> str:
-    calls = "\n".join(f"<tool_call>\n{_call_text(call)}\n</tool_call>" for call in reply.tool_calls)
-    return f"{reply.text}\n{calls}" if reply.text else calls
-
-
-def _call_text(call: ToolCall) -> str:
-    if call.name == "" and call.raw is not None:
-        return call.raw
-    return f'{{"name": "{call.name}", "arguments": {arguments_text(call)}}}'
 
 
 def _answered(calls: Sequence[ToolCall], text: str) -> tuple[Message, ...]:

@@ -10,7 +10,8 @@ The rules, in the order in which they are checked (the tests number them the sam
  5. `max_turns` is checked after a turn: the policy is never asked once more, and an episode that is
     over on its last turn is over, not truncated.
  6. `max_seconds` is checked before the policy is asked.
- 7. Every call has an id that is unique in the episode and exactly one result.
+ 7. Every call has an id that is unique in the episode and exactly one result. Where the environment
+    shows no tools, what looks like a call is text.
  8. Rewards are one for each turn; None is "not scored". An environment that ends the episode with a
     reward of None did not score it: the episode failed.
  9. A `RolloutError`, from the environment or thrown in by the driver, ends the episode as failed (a
@@ -30,7 +31,7 @@ from tiltyard.errors import EnvError, RolloutError
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.trajectory import Trajectory
-from tiltyard.tools.messages import assistant_message, tool_message
+from tiltyard.tools.messages import assistant_message, text_with_calls, tool_message
 from tiltyard.types import Message, Prompt, Reply, Task, ToolCall, ToolSchema, Turn
 
 NOT_RUN_CUT = "Not run: the message was cut off before its end."
@@ -178,7 +179,9 @@ class _State:
 
     def answer(self, reply: Reply) -> Reply:
         """Record a reply; its calls come back with ids, and with an error where the limit is reached."""
-        if reply.tool_calls:
+        if reply.tool_calls and not self.tools:
+            reply = replace(reply, text=text_with_calls(reply), tool_calls=())
+        elif reply.tool_calls:
             reply = replace(reply, tool_calls=tuple(map(self._admit, reply.tool_calls)))
         self.messages.append(assistant_message(reply))
         self.rewards.append(None)

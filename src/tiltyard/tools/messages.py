@@ -38,6 +38,20 @@ def arguments_text(call: ToolCall) -> str:
     return json.dumps(call.arguments if call.arguments is not None else {}, ensure_ascii=False)
 
 
+def text_with_calls(reply: Reply) -> str:
+    """The reply's text with its calls written out, each as `<tool_call>{json}</tool_call>`."""
+    if not reply.tool_calls:
+        return reply.text
+    calls = "\n".join(f"<tool_call>\n{_call_text(call)}\n</tool_call>" for call in reply.tool_calls)
+    return f"{reply.text}\n{calls}" if reply.text else calls
+
+
+def _call_text(call: ToolCall) -> str:
+    if call.arguments is None and call.raw is not None:
+        return call.raw
+    return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {arguments_text(call)}}}'
+
+
 def parse_call(call: Mapping[str, Any]) -> ToolCall:
     """A call from its OpenAI form, or from a bare `{"name", "arguments"}`; a broken one carries its `error`.
 
@@ -61,7 +75,7 @@ def parse_arguments(name: str, arguments: Any) -> tuple[dict[str, Any] | None, s
     """The arguments of the tool `name` as a dict, or None and what is wrong with them."""
     if isinstance(arguments, str) and arguments.strip():
         try:
-            arguments = json.loads(arguments, parse_constant=_refuse_constant)
+            arguments = json.loads(arguments, parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
             return None, f"the arguments of {name!r} are not valid JSON ({error}); write one JSON object"
     if arguments is None or arguments == "" or (isinstance(arguments, str) and not arguments.strip()):
@@ -71,7 +85,8 @@ def parse_arguments(name: str, arguments: Any) -> tuple[dict[str, Any] | None, s
     return dict(arguments), None
 
 
-def _refuse_constant(name: str) -> None:
+def refuse_constant(name: str) -> None:
+    """Refuse NaN and Infinity, which Python reads and JSON does not have; for `parse_constant`."""
     raise ValueError(f"{name} is not JSON")
 
 

@@ -44,7 +44,10 @@ def fields(value: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     dump: Any = getattr(value, "model_dump", None)
-    return dump() if callable(dump) and not isinstance(value, type) else None
+    if callable(dump) and not isinstance(value, type):
+        dumped: Any = guarded(f"{type(value).__name__}.model_dump", ToolCrashError, dump)
+        return dict(dumped)
+    return None
 
 
 def _plain(value: Any) -> Any:
