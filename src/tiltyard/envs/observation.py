@@ -8,6 +8,9 @@ from tiltyard.tools.text import as_text, clean, fields
 MAX_OBSERVATION_CHARS = 32_000
 """The default budget of one observation, in characters."""
 
+TRUNCATED_MARK = "observation_truncated"
+"""The key in `info` that says that an observation was cut."""
+
 HIDDEN = frozenset({"reward", "done", "metadata"})
 USUAL = ("result", "output", "content", "text", "message")
 TERMINAL = frozenset({"stdout", "stderr", "exit_code"})

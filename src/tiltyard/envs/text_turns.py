@@ -1,0 +1,140 @@
+"""A text environment as turns."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tiltyard._boundary import guarded
+from tiltyard.envs.observation import MAX_OBSERVATION_CHARS, TRUNCATED_MARK, clip_observation, process_observation
+from tiltyard.envs.opening import system_messages
+from tiltyard.envs.result import text_reset, text_step
+from tiltyard.errors import ConfigurationError, EnvError, EpisodeOverError, ToolError
+from tiltyard.tools.manager import ERROR
+from tiltyard.tools.messages import text_with_calls, tool_message
+from tiltyard.types import Message, Reply, Task, ToolCall, ToolSchema, Turn
+
+ANSWERED_ABOVE = "Answered with the call above."
+RESET_OPTIONS = ("seed", "row_index", "evaluation")
+
+
+class TextTurns:
+    """A text environment as turns: the text of a reply is the action, the observation a user message.
+
+    `reset` gets only those of `seed`, `row_index` and `evaluation` that it takes. Where the environment
+    shows tools, the calls that the model made are part of its action, each as `<tool_call>{json}</tool_call>`
+    whatever the model's family writes; the first call gets the observation as its result. A `ToolError`
+    of `step` is shown to the model and earns nothing.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        max_observation_chars: int | None = MAX_OBSERVATION_CHARS,
+        observation_field: str | None = None,
+        observation_processor: Callable[[Any], str] | None = None,
+    ) -> None:
+        self._env = env
+        self._max_chars = max_observation_chars
+        self._field = observation_field
+        self._processor = observation_processor
+        name = type(env).__name__
+        self._reset_name, self._step_name = f"{name}.reset", f"{name}.step"
+        self._options = _reset_options(env)
+        self._tools: list[ToolSchema] = []
+        self._over = True
+        self._closed = False
+
+    @property
+    def sources(self) -> tuple[object, ...]:
+        """The environment behind the turns: what two episodes at a time cannot share."""
+        return (self._env,)
+
+    def start(self, task: Task) -> Turn:
+        """Reset the environment.
+
+        Raises:
+            ConfigurationError: The task names a row, and the environment's `reset` takes none.
+            RolloutError: The environment failed.
+        """
+        if task.row_index is not None and "row_index" not in self._options:
+            raise ConfigurationError(
+                f"the task names row {task.row_index}, but {self._reset_name} takes no row_index; "
+                "add the parameters row_index and evaluation to it, or give tasks without a row"
+            )
+        self._over = True
+        options = {name: getattr(task, name) for name in RESET_OPTIONS if name in self._options}
+        result = text_reset(guarded(self._reset_name, EnvError, self._env.reset, **options), self._reset_name)
+        self._tools = _text_tools(self._env)
+        info = dict(result.info)
+        messages = [*system_messages(self._env), {"role": "user", "content": self._shown(result.observation, info)}]
+        self._over = False
+        return Turn(tuple(messages), None, info=info)
+
+    def reply(self, reply: Reply) -> Turn:
+        """Act with the text of one reply.
+
+        Raises:
+            EpisodeOverError: The episode is over, or was never started.
+            RolloutError: The environment failed.
+        """
+        if self._over:
+            raise EpisodeOverError(f"{self._step_name} was asked for after the episode ended; start another first")
+        action = text_with_calls(reply)
+        try:
+            raw = guarded(self._step_name, EnvError, self._env.step, action)
+        except ToolError as error:
+            return Turn(_answered(reply.tool_calls, f"Error: {error}"), info={ERROR: "failed"})
+        result = text_step(raw, self._step_name)
+        marks: dict[str, Any] = {}
+        text = self._shown(result.observation, marks)
+        info = {**result.info, **marks} if marks else result.info
+        self._over = result.done or result.truncated
+        return Turn(_answered(reply.tool_calls, text), result.reward, result.done, result.truncated, info=info)
+
+    def tools(self) -> list[ToolSchema]:
+        """The schemas that the environment shows to the model."""
+        return self._tools
+
+    def close(self) -> None:
+        """Close the environment where it can be closed; more than one call closes it once.
+
+        Raises:
+            EnvError: Its `close` raised.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        close = getattr(self._env, "close", None)
+        if close is not None:
+            guarded(f"{type(self._env).__name__}.close", EnvError, close)
+
+    def _shown(self, observation: Any, marks: dict[str, Any]) -> str:
+        if self._processor is not None:
+            observation = guarded("observation_processor", EnvError, self._processor, observation)
+        text, cut = clip_observation(process_observation(observation, self._field), self._max_chars)
+        if cut:
+            marks[TRUNCATED_MARK] = True
+        return text
+
+
+def _reset_options(env: Any) -> frozenset[str]:
+    """Which of the options the environment's `reset` takes; `**kwargs` takes all."""
+    parameters = inspect.signature(env.reset).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return frozenset(RESET_OPTIONS)
+    return frozenset(parameter.name for parameter in parameters) & frozenset(RESET_OPTIONS)
+
+
+def _text_tools(env: Any) -> list[ToolSchema]:
+    """The optional attribute `tools` of a text environment, a list or a method."""
+    tools: Any = getattr(env, "tools", None)
+    if callable(tools):
+        tools = guarded(f"{type(env).__name__}.tools", EnvError, tools)
+    return list(tools or ())
+
+
+def _answered(calls: Sequence[ToolCall], text: str) -> tuple[Message, ...]:
+    if not calls:
+        return ({"role": "user", "content": text},)
+    return (tool_message(calls[0], text), *(tool_message(call, ANSWERED_ABOVE) for call in calls[1:]))

@@ -1,0 +1,61 @@
+"""A policy that plays a script: the replies are known before the run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tiltyard.errors import PolicyError
+from tiltyard.types import Prompt, Reply, ToolCall
+
+Line = str | ToolCall | tuple[ToolCall, ...] | Reply | Exception
+"""One turn of a script: a text, one or more calls, a whole reply, or an error to raise."""
+
+
+@dataclass(slots=True)
+class ScriptedPolicy:
+    """Answers turn `n` of every episode with line `n` of its script.
+
+    Which turn it is follows from the prompt alone, so one policy serves many episodes, in any order and
+    from any thread.
+
+    Attributes:
+        script: The lines, the same for every episode; or a function that gives the line for a prompt
+            and the number of its turn.
+        prompts: How many prompts were answered.
+    """
+
+    script: Sequence[Line] | Callable[[Prompt, int], Line]
+    prompts: int = field(default=0)
+
+    def reply(self, prompts: Sequence[Prompt]) -> list[Reply]:
+        """Play the next line of each episode.
+
+        Raises:
+            PolicyError: A script has no line left.
+            Exception: Whatever a line says to raise.
+        """
+        return [self.answer(prompt) for prompt in prompts]
+
+    def answer(self, prompt: Prompt) -> Reply:
+        """Play the next line of one episode; raises as `reply`."""
+        turn = sum(message["role"] == "assistant" for message in prompt.messages)
+        self.prompts += 1
+        if callable(self.script):
+            return as_reply(self.script(prompt, turn))
+        if turn >= len(self.script):
+            raise PolicyError(f"the script has {len(self.script)} lines, and turn {turn} was asked for")
+        return as_reply(self.script[turn])
+
+
+def as_reply(line: Line) -> Reply:
+    """A line as a reply; an error is raised.
+
+    Raises:
+        Exception: The line itself.
+    """
+    if isinstance(line, Exception):
+        raise line
+    if isinstance(line, Reply):
+        return line
+    if isinstance(line, str):
+        return Reply(line)
+    return Reply("", tool_calls=(line,) if isinstance(line, ToolCall) else line)
