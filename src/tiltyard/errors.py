@@ -8,6 +8,7 @@ TiltyardError
 ├── MissingExtraError (ImportError)      an optional dependency is not installed; names the extra
 ├── CheckpointError                      a checkpoint that cannot be read or does not fit this run
 ├── EpisodeOverError (RuntimeError)      a step after the episode ended, without a reset
+├── NonFiniteError (ArithmeticError)     a loss or gradient that is NaN or inf; the step was not taken
 ├── TranscriptError (ValueError)         token ids, mask, log-probabilities or turns out of line
 ├── ToolError                            the model's mistake; its text becomes the next observation
 └── RolloutError                         the episode cannot be scored; recorded, kept out of the loss
@@ -54,6 +55,10 @@ class CheckpointError(TiltyardError):
 
 class EpisodeOverError(TiltyardError, RuntimeError):
     """A step was asked of an episode that is over and was not reset."""
+
+
+class NonFiniteError(TiltyardError, ArithmeticError):
+    """A loss or a gradient is NaN or inf; the step was not taken, and the message names the rows."""
 
 
 class TranscriptError(TiltyardError, ValueError):

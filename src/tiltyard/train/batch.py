@@ -1,0 +1,202 @@
+"""Finished groups made into training rows: what trains, with which advantage, and what was left out and why."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tiltyard.errors import ConfigurationError, TranscriptError
+from tiltyard.rollout.groups import Group
+from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.train.advantage import Score, TurnCredit, assign
+from tiltyard.train.algorithms import GRPO
+
+Truncated = Literal["keep", "zero", "mask"]
+"""What an episode that was cut teaches.
+
+"keep": what its reward says. "zero": its reward, and that of each of its turns, counts as 0. "mask": nothing, but its
+reward stays in the group's baseline (DAPO's overlong filtering, arXiv:2503.14476).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRow:
+    """One episode as the trainer sees it; all sequences have one length.
+
+    Attributes:
+        episode_id: The episode, for messages.
+        ids: The tokens up to the last one that trains.
+        mask: True where the token is in the loss and its gradient is not known to be 0.
+        logprobs: The sampler's log-probability; None where it is not sampled, or not known.
+        advantages: 0 where the mask is False.
+        counted: How many tokens of the episode the loss is averaged over: those of the mask, and those
+            left out of it because their advantage is exactly 0, which changes no gradient.
+    """
+
+    episode_id: str
+    ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    logprobs: tuple[float | None, ...]
+    advantages: tuple[float, ...]
+    counted: int
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.ids), len(self.mask), len(self.logprobs), len(self.advantages)}
+        if len(lengths) != 1:
+            raise TranscriptError(
+                f"row {self.episode_id}: {len(self.ids)} ids, {len(self.mask)} mask, {len(self.logprobs)} "
+                f"log-probabilities and {len(self.advantages)} advantages; there must be one of each per token"
+            )
+        if self.mask and self.mask[0]:
+            raise TranscriptError(f"row {self.episode_id}: its first token is sampled, but nothing comes before it")
+        if self.counted < self.trained:
+            raise TranscriptError(f"row {self.episode_id}: {self.trained} tokens train but only {self.counted} count")
+        for name, values in (("advantage", self.advantages), ("log-probability", self.logprobs)):
+            bad = [value for value, on in zip(values, self.mask, strict=True) if on and not _finite_or_none(value)]
+            if bad:
+                raise TranscriptError(f"row {self.episode_id}: a trained token has the {name} {bad[0]!r}")
+
+    @property
+    def trained(self) -> int:
+        """How many tokens have a gradient."""
+        return sum(self.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """What became of the episodes of a batch.
+
+    Attributes:
+        episodes: All of them.
+        failed: Without a score; neither in the baseline nor in the loss.
+        truncated: Cut short; treated as `truncated_policy` says.
+        truncated_policy: "keep", "zero" or "mask".
+        groups: Tasks.
+        zero_variance_groups: Groups whose members did equally well; they have no gradient and are not computed.
+        small_groups: Groups with fewer than two scored members; they teach nothing.
+        unscored_turns: Turns of scored episodes that stay out of the loss because nobody scored them.
+        sampled_tokens: Sampled in all episodes, failed ones included.
+        counted_tokens: The tokens that the loss is averaged over.
+        trained_tokens: The tokens that are computed.
+    """
+
+    episodes: int
+    failed: int
+    truncated: int
+    truncated_policy: Truncated
+    groups: int
+    zero_variance_groups: int
+    small_groups: int
+    unscored_turns: int
+    sampled_tokens: int
+    counted_tokens: int
+    trained_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of one update, by group; a row without trained tokens only takes part in the mean.
+
+    Attributes:
+        groups: Rows of the episodes that have a score, by task.
+        granularity: What the advantages were taken over.
+        counts: What became of every episode.
+    """
+
+    groups: tuple[tuple[TrainRow, ...], ...]
+    granularity: Literal["trajectory", "turn"]
+    counts: BatchCounts
+
+    @property
+    def empty(self) -> bool:
+        """True when no token has a gradient; the learner then skips the update."""
+        return self.counts.trained_tokens == 0
+
+
+def build_batch(groups: Sequence[Group], algorithm: GRPO, *, truncated: Truncated = "keep") -> Batch:
+    """Make training rows of finished groups.
+
+    A failed episode is left out of the baseline and of the loss; a truncated one is treated as `truncated` says.
+    Tokens whose advantage is exactly 0 have no gradient; unless a KL term gives them one, they are not computed,
+    but still count in the mean, so that leaving them out changes nothing.
+
+    Raises:
+        ConfigurationError: A scored episode has no tokens, or sampled tokens without a log-probability
+            although the algorithm's ratio is taken over the sampler's.
+        TranscriptError: The tokens of an episode are out of line.
+    """
+    if truncated not in ("keep", "zero", "mask"):
+        raise ConfigurationError(f"truncated must be 'keep', 'zero' or 'mask', got {truncated!r}")
+    members = [list(group.members) for group in groups]
+    assigned = assign(
+        [[_score(trajectory, truncated) for trajectory in group] for group in members],
+        algorithm.advantage_granularity,
+        algorithm.scale_rewards,
+        algorithm.turn_discount,
+    )
+    rows = [
+        tuple(
+            _row(trajectory, credit, algorithm)
+            for trajectory, credit in zip(group, credits_G, strict=True)
+            if credit is not None and not (truncated == "mask" and trajectory.truncated)
+        )
+        for group, credits_G in zip(members, assigned.by_group, strict=True)
+    ]
+    everyone = [trajectory for group in members for trajectory in group]
+    counts = BatchCounts(
+        episodes=len(everyone),
+        failed=sum(trajectory.reward is None for trajectory in everyone),
+        truncated=sum(trajectory.truncated for trajectory in everyone),
+        truncated_policy=truncated,
+        groups=len(members),
+        zero_variance_groups=assigned.zero_variance,
+        small_groups=assigned.small,
+        unscored_turns=sum(
+            advantage is None
+            for row in assigned.by_group
+            for credit in row
+            if credit is not None
+            for advantage in credit
+        ),
+        sampled_tokens=sum(t.transcript.sampled for t in everyone if t.transcript is not None),
+        counted_tokens=sum(row.counted for group in rows for row in group),
+        trained_tokens=sum(row.trained for group in rows for row in group),
+    )
+    return Batch(tuple(rows), assigned.granularity, counts)
+
+
+def _score(trajectory: Trajectory, truncated: Truncated) -> Score:
+    if trajectory.reward is not None and trajectory.truncated and truncated == "zero":
+        return Score(0.0, (0.0,) * trajectory.turns)
+    return Score(trajectory.reward, trajectory.rewards)
+
+
+def _row(trajectory: Trajectory, credit: TurnCredit, algorithm: GRPO) -> TrainRow:
+    transcript = trajectory.transcript
+    if transcript is None:
+        raise ConfigurationError(
+            f"episode {trajectory.episode_id} has no token ids, so it cannot be trained on; "
+            "train with a policy that gives them (a local model)"
+        )
+    if algorithm.old_logprobs == "sampler" and any(
+        on and logprob is None for on, logprob in zip(transcript.mask, transcript.logprobs, strict=True)
+    ):
+        raise ConfigurationError(
+            f"episode {trajectory.episode_id} has sampled tokens without a log-probability; "
+            "sample with log-probabilities, or set old_logprobs to 'trainer' to have them recomputed"
+        )
+    given = [credit[turn] if on else None for on, turn in zip(transcript.mask, transcript.turn, strict=True)]
+    computed = [value is not None and (value != 0 or algorithm.kl_coef > 0) for value in given]
+    end = max((index + 1 for index, on in enumerate(computed) if on), default=0)
+    return TrainRow(
+        episode_id=trajectory.episode_id,
+        ids=tuple(transcript.ids[:end]),
+        mask=tuple(computed[:end]),
+        logprobs=tuple(transcript.logprobs[:end]),
+        advantages=tuple(value or 0.0 for value in given[:end]),
+        counted=sum(value is not None for value in given),
+    )
+
+
+def _finite_or_none(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
