@@ -9,7 +9,7 @@ from tiltyard.errors import ConfigurationError, EpisodeOverError
 from tiltyard.rollout.entrypoint import build_env, load_entrypoint, max_turns_of
 from tiltyard.rollout.in_process import InProcessEnvClient
 
-GUESS = '''
+GUESS = """
 class GuessEnv:
     def __init__(self, target=7):
         self.target = target
@@ -23,7 +23,7 @@ class Broken:
         raise TypeError("inside")
 
 envs = [GuessEnv]
-'''
+"""
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_system_prompt_is_set_on_the_environment_and_not_passed(folder):
 
 def test_arguments_that_do_not_fit_are_named(folder):
     """A typo in env_config is a configuration error."""
-    with pytest.raises(ConfigurationError, match="env_config does not fit .*targte"):
+    with pytest.raises(ConfigurationError, match=r"env_config does not fit .*targte"):
         build_env("guess_env.py:GuessEnv", {"targte": 3}, folder)
 
 

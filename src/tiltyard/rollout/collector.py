@@ -93,10 +93,16 @@ class RolloutCollector:
         """Run the next batch; the groups are in the order of the tasks, their members in the order of the slots.
 
         Raises:
+            ConfigurationError: The assigner deals another number of tasks than `batch_size`.
             GroupMismatchError: Members of a group saw different first observations, so that their rewards cannot be
                 compared: the environment is not reproducible from its task.
         """
         tasks = self._assigner.next()
+        if len(tasks) != self.batch_size:
+            raise ConfigurationError(
+                f"the assigner gave {len(tasks)} tasks for a batch_size of {self.batch_size}; make it with "
+                f"batch_size={self.batch_size}"
+            )
         batch, self.batches = self.batches, self.batches + 1
         jobs = [
             Job(self._slots, task, f"{batch:05d}-{group:03d}-{member:02d}")

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tiltyard._boundary import guarded
 from tiltyard.envs.turns import Turns, as_turns
-from tiltyard.errors import ConfigurationError
+from tiltyard.errors import ConfigurationError, EnvError
 from tiltyard.rollout.harness import RolloutHarness
 from tiltyard.rollout.workers import Closing
 
@@ -72,12 +73,13 @@ class EnvSlots:
 
         Raises:
             ConfigurationError: No slot is free, or the factory returned an environment that another slot has.
+            EnvError: The factory raised; the slot stays free, and the next take tries again.
         """
         if not self.free:
             raise ConfigurationError(f"no environment slot is free: all {self.size} are taken, or the slots are closed")
         number = min(self._free)
         if number not in self._slots:
-            self._slots[number] = self._make(number)
+            self._slots[number] = guarded("env_factory", EnvError, self._make, number)
         self._free.remove(number)
         return self._slots[number]
 
