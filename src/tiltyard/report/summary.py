@@ -1,0 +1,94 @@
+"""The closing words of a run: what improved, what failed, and whether the tokens can be trusted."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tiltyard.rollout.outcome import Ending
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """Say in a few lines what `summary.json` holds."""
+    lines = [f"{_headline(summary)}"]
+    lines += _improvement(summary)
+    lines.append(
+        f"episodes   {summary['episodes']} played, {summary['failed']} failed, {summary['truncated']} truncated"
+        f" ({_endings(summary['endings'])})"
+    )
+    lines += [f"           {ending}: {Ending(ending).fate.meaning}" for ending in _failures(summary["endings"])]
+    lines.append(f"tokens     {summary['ledger']['verdict']}")
+    lines.append(f"leases     leaked={summary['leaked']}")
+    lines.append(f"folder     {summary['folder']}")
+    return "\n".join(lines)
+
+
+def score_text(score: Mapping[str, Any]) -> str:
+    """Say one evaluation in a line: the figure with its interval, and what was left out of it."""
+    parts = [f"{score['metric']} {_interval(score)}"]
+    if score["metric"] != "reward":
+        parts.append(f"reward {_number(score['reward']['mean'])}")
+    if score["valid"] is not None:
+        parts.append(f"valid {_number(score['valid']['mean'])}")
+    if score["turns"] is not None:
+        parts.append(f"turns {score['turns']:.1f}")
+    if score["turns_to_success"] is not None:
+        parts.append(f"turns to success {score['turns_to_success']:.1f}")
+    if score["failed"]:
+        parts.append(f"{score['failed']} failed, not counted")
+    return ", ".join(parts)
+
+
+def _headline(summary: Mapping[str, Any]) -> str:
+    done = f"{summary['steps_done']} of {summary['steps']} steps in {_duration(summary['seconds'])}"
+    return f"interrupted after {done}" if summary["interrupted"] else f"finished {done}"
+
+
+def _improvement(summary: Mapping[str, Any]) -> list[str]:
+    before, after = summary["eval_before"], summary["eval_after"]
+    lines = []
+    if before:
+        lines.append(f"before     {score_text(before)}")
+    if after:
+        lines.append(f"after      {score_text(after)}")
+    if before and after and before["mean"] is not None and after["mean"] is not None:
+        change = after["mean"] - before["mean"]
+        lines.append(f"change     {change:+.3f} on held-out tasks: {_comparison(before, after)}")
+    return lines
+
+
+def _comparison(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    ends = (before["low"], before["high"], after["low"], after["high"])
+    if any(end is None for end in ends):
+        return "too few episodes to tell"
+    if after["low"] > before["high"]:
+        return "better, the 95 % intervals are apart"
+    if after["high"] < before["low"]:
+        return "worse, the 95 % intervals are apart"
+    return "the 95 % intervals overlap, so this can be chance"
+
+
+def _failures(endings: Mapping[str, int]) -> list[str]:
+    return [ending for ending in endings if Ending(ending).failed]
+
+
+def _endings(endings: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {ending}" for ending, count in endings.items()) or "none"
+
+
+def _interval(score: Mapping[str, Any]) -> str:
+    if score["mean"] is None:
+        return "none"
+    if score["low"] is None:
+        return f"{score['mean']:.3f} (n={score['n']})"
+    return f"{score['mean']:.3f} [{score['low']:.3f}, {score['high']:.3f}] (n={score['n']})"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

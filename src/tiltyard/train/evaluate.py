@@ -1,0 +1,103 @@
+"""What a set of episodes amounts to: success or reward with its interval, and what does not count."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.train import interval
+from tiltyard.train.interval import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a set of episodes amounts to. Failed episodes have no score: they are counted apart, never as 0.
+
+    Attributes:
+        metric: What `value` is: the share of episodes that succeeded, or the mean reward where nothing says
+            what success is.
+        value: The figure to compare.
+        reward: Mean of the episodes' summed rewards.
+        success: Share of episodes that succeeded; None where nothing says what success is.
+        valid: Share of answers (or episodes) that the environment called valid; None where it says nothing.
+        turns: Mean turns of the scored episodes; None when there are none.
+        turns_to_success: Mean turns of those that succeeded; None when there are none.
+        episodes: All of them, failed ones included.
+        failed: Episodes without a score.
+        truncated: Scored episodes that were cut for a reason outside the task.
+        endings: How many ended how.
+    """
+
+    metric: Literal["success", "reward"]
+    value: Interval
+    reward: Interval
+    success: Interval | None
+    valid: Interval | None
+    turns: float | None
+    turns_to_success: float | None
+    episodes: int
+    failed: int
+    truncated: int
+    endings: Mapping[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data, with the figure to compare as `mean`, `low`, `high` and `n` at its top."""
+        return {"metric": self.metric, **asdict(self.value), **{k: v for k, v in asdict(self).items() if k not in _TOP}}
+
+
+_TOP = ("metric", "value")
+
+
+def score(trajectories: Sequence[Trajectory], max_reward: float | None = None) -> Score:
+    """Say what these episodes amount to.
+
+    An episode succeeded when the environment's `info["success"]` says so; where the environment never speaks of
+    success, when its reward reaches `max_reward`; with neither, the mean reward is the figure.
+    """
+    scored = [trajectory for trajectory in trajectories if trajectory.reward is not None]
+    outcomes = successes(scored, max_reward)
+    reward = interval.mean([trajectory.reward for trajectory in scored if trajectory.reward is not None])
+    success = None if outcomes is None else interval.share(sum(outcomes), len(outcomes))
+    won = [trajectory.turns for trajectory, outcome in zip(scored, outcomes or [], strict=False) if outcome]
+    return Score(
+        metric="reward" if success is None else "success",
+        value=reward if success is None else success,
+        reward=reward,
+        success=success,
+        valid=valid_share(scored),
+        turns=_mean([trajectory.turns for trajectory in scored]),
+        turns_to_success=_mean(won),
+        episodes=len(trajectories),
+        failed=sum(trajectory.reward is None for trajectory in trajectories),
+        truncated=sum(trajectory.truncated for trajectory in scored),
+        endings=endings(trajectories),
+    )
+
+
+def successes(scored: Sequence[Trajectory], max_reward: float | None) -> list[bool] | None:
+    """Say of each scored episode whether it succeeded; None where nothing says what success is.
+
+    Once the environment speaks of success in one episode, an episode that ended without the word did not succeed.
+    """
+    if any(trajectory.success is not None for trajectory in scored):
+        return [bool(trajectory.success) for trajectory in scored]
+    if max_reward is None:
+        return None
+    return [trajectory.reward is not None and trajectory.reward >= max_reward for trajectory in scored]
+
+
+def valid_share(scored: Sequence[Trajectory]) -> Interval | None:
+    """Return the share of what the environment called valid: `info["valid"]`, one bool or one for each turn."""
+    stated = [trajectory.info["valid"] for trajectory in scored if "valid" in trajectory.info]
+    flags = [bool(flag) for value in stated for flag in (value if isinstance(value, list | tuple) else [value])]
+    return interval.share(sum(flags), len(flags)) if flags else None
+
+
+def endings(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    """Count how the episodes ended, most frequent first."""
+    return dict(Counter(trajectory.ending.value for trajectory in trajectories).most_common())
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,71 @@
+"""The figures of one training step: one line of `metrics.jsonl`."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.train.evaluate import Score, score
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a run has played so far, training and evaluation together, over all its attempts.
+
+    Attributes:
+        episodes: Finished episodes, failed ones included.
+        failed: Those without a score.
+        truncated: Those that were cut for a reason outside the task.
+        endings: How many ended how.
+        sampled_tokens: What the policy sampled in all of them.
+    """
+
+    episodes: int = 0
+    failed: int = 0
+    truncated: int = 0
+    endings: dict[str, int] = field(default_factory=dict)
+    sampled_tokens: int = 0
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Count one finished episode."""
+        self.episodes += 1
+        self.failed += trajectory.reward is None
+        self.truncated += trajectory.truncated
+        self.endings[trajectory.ending.value] = self.endings.get(trajectory.ending.value, 0) + 1
+        self.sampled_tokens += trajectory.transcript.sampled if trajectory.transcript else 0
+
+
+def step_metrics(
+    trajectories: Sequence[Trajectory], *, max_reward: float | None, seconds: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the figures of a step's episodes, under names that a reader of `metrics.jsonl` knows.
+
+    Args:
+        trajectories: All episodes of the step.
+        max_reward: As in `score`.
+        seconds: Seconds by phase; tokens a second are those sampled over the seconds of "rollout".
+    """
+    played = score(trajectories, max_reward)
+    rewards = [trajectory.reward for trajectory in trajectories if trajectory.reward is not None]
+    sampled = [trajectory.transcript.sampled for trajectory in trajectories if trajectory.transcript]
+    took = seconds.get("rollout", 0.0)
+    return {
+        "reward": played.reward.mean,
+        "reward_std": statistics.pstdev(rewards) if rewards else None,
+        "success": _mean(played, "success"),
+        "valid": _mean(played, "valid"),
+        "turns": played.turns,
+        "episodes": played.episodes,
+        "failed": played.failed,
+        "truncated": played.truncated,
+        "endings": dict(played.endings),
+        "sampled_tokens": sum(sampled),
+        "tokens_per_s": sum(sampled) / took if took > 0 else None,
+        "seconds": dict(seconds),
+    }
+
+
+def _mean(played: Score, name: str) -> float | None:
+    interval = getattr(played, name)
+    return None if interval is None else interval.mean

@@ -1,0 +1,105 @@
+"""Keeps every finished episode of a run the moment it is finished, and watches the tokens on their way."""
+
+from __future__ import annotations  # the update's figures are named without importing torch
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tiltyard.policies.base import Sampled, TokenPolicy, TokenRequest
+from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.tokens.ledger import Ledger
+from tiltyard.train.interrupt import Interrupts
+from tiltyard.train.metrics import Totals
+from tiltyard.train.observer import RunObserver
+from tiltyard.train.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from tiltyard.train.update_metrics import UpdateMetrics
+
+TRAIN = "train"
+"""The phase of the episodes that are trained on."""
+
+
+class Recorder:
+    """Called with each finished episode: writes it down, counts it, and tells the observer.
+
+    Attributes:
+        phase: What the episodes are played for: "train" or the name of an evaluation.
+        step: The step that they are played for, from 1; in an evaluation, how many steps were done before it.
+        totals: What was counted so far.
+        ledger: What the tokens of all episodes say.
+        interrupts: Keep Ctrl-C from losing an episode that is finished and not yet written.
+    """
+
+    def __init__(self, folder: RunFolder, observer: RunObserver, interrupts: Interrupts) -> None:
+        self.phase = TRAIN
+        self.step = 0
+        self.totals = Totals()
+        self.ledger = Ledger()
+        self.interrupts = interrupts
+        self._folder = folder
+        self._observer = observer
+
+    def begin(self, phase: str, step: int, episodes: int) -> None:
+        """Say what the episodes that follow are played for, and how many there will be."""
+        self.phase, self.step = phase, step
+        self._observer.phase_started(phase, episodes)
+
+    def __call__(self, trajectory: Trajectory) -> None:
+        """Keep one finished episode."""
+        with self.interrupts.held():
+            # An episode's id is its group's key and its place in the group (`RolloutCollector.collect`).
+            group = trajectory.episode_id.rpartition("-")[0] if self.phase == TRAIN else None
+            self._folder.write_trajectory(trajectory, phase=self.phase, step=self.step, group=group)
+            self.totals.add(trajectory)
+            if trajectory.transcript is not None:
+                self.ledger.observe(trajectory.transcript)
+        self._observer.episode_finished()
+
+    def compare(self, update: UpdateMetrics) -> None:
+        """Count how far sampler and trainer were apart in one update."""
+        mean, most = update.sampler_difference_mean, update.sampler_difference_max
+        if mean is not None and most is not None:
+            count = update.tokens_trained
+            self.ledger += Ledger(compared=count, difference_sum=mean * count, difference_max=most)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run counts on from."""
+        return {"totals": asdict(self.totals), "ledger": asdict(self.ledger)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Count on from there; an empty state is that of a new run."""
+        self.totals = Totals(**state.get("totals", {}))
+        # JSON has no infinity, which is how far apart a missing number is.
+        self.ledger = Ledger(**{k: math.inf if v is None else v for k, v in state.get("ledger", {}).items()})
+
+
+class WatchedPolicy:
+    """A policy whose prompts are compared with what was seen and sampled before, for the ledger."""
+
+    def __init__(self, policy: TokenPolicy, recorder: Recorder) -> None:
+        self._policy = policy
+        self._recorder = recorder
+        self._seen: dict[str, list[int]] = {}
+
+    @property
+    def context_length(self) -> int | None:
+        """That of the policy."""
+        return self._policy.context_length
+
+    def sample(self, requests: Sequence[TokenRequest]) -> list[Sampled]:
+        """Continue each sequence."""
+        samples = self._policy.sample(requests)
+        for request, sampled in zip(requests, samples, strict=True):
+            if (seen := self._seen.get(request.key)) is not None:
+                self._recorder.ledger.prompted(seen, request.ids)
+            self._seen[request.key] = [*request.ids, *sampled.ids]
+        return samples
+
+    def release(self, keys: Sequence[str]) -> None:
+        """Forget these episodes."""
+        for key in keys:
+            self._seen.pop(key, None)
+        self._policy.release(keys)

@@ -1,0 +1,129 @@
+"""The folder of one run: what was asked, what happened step by step and episode by episode, and what came of it.
+
+`config.yaml` is the manifest with every default spelled out, `run.json` what a resumed run goes on from.
+`metrics.jsonl` has one line a step, `trajectories.jsonl` one line for every finished episode, failed and evaluated
+ones included, as soon as it is finished. `checkpoints/` holds the last checkpoints, `summary.json` what came of it.
+
+A run that was interrupted and resumed plays the interrupted step again: both lines stay, and `attempt` tells which
+process wrote them (0 is the first).
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tiltyard.errors import ConfigurationError
+from tiltyard.rollout.trace import TraceWriter
+from tiltyard.rollout.trajectory import Trajectory
+
+
+class RunFolder:
+    """An open run folder. Made by `create` or `resume`; `close` closes its files.
+
+    Attributes:
+        path: Where it is.
+        attempt: How many processes worked on the run before this one.
+    """
+
+    def __init__(self, path: Path, attempt: int) -> None:
+        self.path = path
+        self.attempt = attempt
+        self._trajectories = TraceWriter(path / "trajectories.jsonl")
+
+    @classmethod
+    def create(cls, path: str | Path, config: str) -> "RunFolder":
+        """Start a folder with the text of its `config.yaml`.
+
+        Raises:
+            ConfigurationError: There is something at this path already.
+        """
+        path = Path(path).absolute()
+        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+            raise ConfigurationError(f"{path} is there already; resume that run with --resume, or give another --out")
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "config.yaml").write_text(config, encoding="utf-8")
+        folder = cls(path, attempt=0)
+        folder.write_state(attempts=1)
+        return folder
+
+    @classmethod
+    def resume(cls, path: str | Path, config: str) -> "RunFolder":
+        """Open the folder of a run that was begun before; `config` is what its `config.yaml` says from now on.
+
+        Raises:
+            ConfigurationError: There is no run at this path.
+        """
+        path = Path(path).absolute()
+        if not (path / "config.yaml").is_file():
+            raise ConfigurationError(f"{path} is no run folder: it has no config.yaml; give the folder of a run")
+        (path / "config.yaml").write_text(config, encoding="utf-8")
+        folder = cls(path, attempt=0)
+        folder.attempt = folder.read_state().get("attempts", 1)
+        folder.write_state(attempts=folder.attempt + 1)
+        return folder
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
+        return self.path / "checkpoints"
+
+    def write_trajectory(self, trajectory: Trajectory, *, phase: str, step: int, group: str | None) -> None:
+        """Append a finished episode.
+
+        Args:
+            trajectory: What happened.
+            phase: "train", or the name of the evaluation, such as "eval_before".
+            step: The step that it was played for, from 1; in an evaluation, the steps done before it.
+            group: The key of its group; None outside training.
+        """
+        self._trajectories.write(trajectory, phase=phase, step=step, group=group, attempt=self.attempt)
+
+    def write_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Append the line of one step; what is no finite number becomes null."""
+        line = json.dumps(finite({"attempt": self.attempt, **metrics}), allow_nan=False)
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """Read the lines of the steps so far; a step that was played again is there twice, the last one counts."""
+        file = self.path / "metrics.jsonl"
+        for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+            yield json.loads(line)
+
+    def read_state(self) -> dict[str, Any]:
+        """Return what `write_state` kept; empty at first."""
+        file = self.path / "run.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+    def write_state(self, **values: Any) -> None:
+        """Keep values that a resumed run needs, beside those that are kept already."""
+        _write_json(self.path / "run.json", finite({**self.read_state(), **values}))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write `summary.json`, whole or not at all."""
+        _write_json(self.path / "summary.json", finite(summary))
+
+    def close(self) -> None:
+        """Close the folder's files; later calls do nothing."""
+        self._trajectories.close()
+
+
+def finite(value: Any) -> Any:
+    """Return the value with None for every number that is not finite: JSON has no NaN, and no reader wants one."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    beside = path.with_suffix(".tmp")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)
