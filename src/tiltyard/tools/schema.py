@@ -52,12 +52,9 @@ class ArgumentsCheck:
         if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
             raise ConfigurationError(f"the parameters of tool {self.name!r} must be of type 'object'")
         self._validator: Validator = Draft202012Validator(parameters)
-        self._flat = _flat_types(parameters)
 
     def __call__(self, arguments: dict[str, Any]) -> str | None:
         """What is wrong with the arguments, as text for the model; None when they fit."""
-        if self._flat is not None and self._fits_flat(arguments, self._flat):
-            return None
         problems = []
         for error in self._validator.iter_errors(arguments):
             where = "".join(f"[{part!r}]" for part in error.absolute_path)
@@ -67,30 +64,3 @@ class ArgumentsCheck:
         if not problems:
             return None
         return f"the arguments of {self.name!r} do not fit its schema: {'; '.join(problems)}"
-
-    @staticmethod
-    def _fits_flat(arguments: dict[str, Any], flat: "tuple[dict[str, type], frozenset[str]]") -> bool:
-        """Sure only when True: plain arguments of plain types need no walk through the whole schema."""
-        types, required = flat
-        for name, value in arguments.items():
-            if types.get(name) is not type(value):
-                return False
-        return arguments.keys() >= required
-
-
-_PLAIN_TYPES = {"string": str, "integer": int, "boolean": bool, "array": None, "object": None}
-_SAID_OF_PLAIN = {"type", "description", "title", "default", "examples"}
-_SAID_OF_OBJECT = {"type", "properties", "required", "additionalProperties", "description", "title", "$schema"}
-
-
-def _flat_types(parameters: Mapping[str, Any]) -> tuple[dict[str, type], frozenset[str]] | None:
-    """The properties that only a type bounds, and the required names; None when the object is bounded otherwise."""
-    if parameters.keys() - _SAID_OF_OBJECT:
-        return None
-    types: dict[str, type] = {}
-    for name, schema in parameters.get("properties", {}).items():
-        kind = schema.get("type") if isinstance(schema, Mapping) else None
-        plain = _PLAIN_TYPES.get(kind) if isinstance(kind, str) else None
-        if plain is not None and not schema.keys() - _SAID_OF_PLAIN:
-            types[name] = plain
-    return types, frozenset(parameters.get("required", ()))
