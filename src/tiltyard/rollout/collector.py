@@ -1,5 +1,6 @@
 """Groups of episodes for training, and single ones for evaluation, each slot with an environment of its own."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -128,15 +129,18 @@ class RolloutCollector:
         """Close every environment once, also when one of them fails; later calls do nothing.
 
         Args:
-            timeout_s: How long to wait for those of training, and again for those of evaluation.
+            timeout_s: How long to wait for all of them together.
 
         Raises:
             ExceptionGroup: Some raised; the others are closed all the same.
         """
         errors: list[Exception] = []
+        deadline = time.monotonic() + timeout_s
+        for slots in self._all_slots():
+            slots.begin_close()
         for slots in self._all_slots():
             try:
-                slots.close(timeout_s)
+                slots.close(max(deadline - time.monotonic(), 0.0))
             except ExceptionGroup as group:
                 errors += group.exceptions
         if errors:

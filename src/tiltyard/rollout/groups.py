@@ -64,6 +64,16 @@ def same_task(task: Task, members: Sequence[Trajectory]) -> None:
         if member.first_observation != first.first_observation:
             raise GroupMismatchError(
                 f"episodes {first.episode_id!r} and {member.episode_id!r} of one group saw different first "
-                f"observations ({first.first_observation} and {member.first_observation}) for row {task.row_index}, "
-                f"seed {task.seed}; reset(seed) must give the same task for the same seed"
+                f"observations for row {task.row_index}, seed {task.seed}: {_beginning(first)!r} and "
+                f"{_beginning(member)!r}; reset(seed) must give the same task for the same seed"
             )
+
+
+def _beginning(member: Trajectory, length: int = 80) -> str:
+    """How the last message before the first answer begins."""
+    shown = ""
+    for message in member.messages:
+        if message["role"] == "assistant":
+            break
+        shown = str(message.get("content") or "")
+    return shown if len(shown) <= length else f"{shown[:length]}…"

@@ -55,6 +55,7 @@ class EnvSlots:
         self._free = list(range(size))
         self._closing = Closing()
         self._closed = False
+        self._waited = False
         if eager:
             self._make_all()
 
@@ -100,14 +101,20 @@ class EnvSlots:
         Raises:
             ExceptionGroup: Some raised; the others are closed all the same.
         """
-        if self._closed:
+        if self._waited:
             return
-        self._closed = True
-        self._closing.start([slot.turns.close for slot in self._slots.values()])
+        self.begin_close()
         hung = self._closing.wait(timeout_s)
+        self._waited = True
         self.leaked = hung + len(self._closing.errors)
         if self._closing.errors:
             raise ExceptionGroup("closing the environments failed", list(self._closing.errors))
+
+    def begin_close(self) -> None:
+        """Begin to close every environment, waiting for none; `close` then waits."""
+        if not self._closed:
+            self._closed = True
+            self._closing.start([slot.turns.close for slot in self._slots.values()])
 
     def _make_all(self) -> None:
         try:
@@ -115,8 +122,7 @@ class EnvSlots:
                 self._slots[number] = self._make(number)
         except BaseException:
             # The first error is the one to see; those of the closes are logged.
-            self._closed = True
-            self._closing.start([slot.turns.close for slot in self._slots.values()])
+            self.begin_close()
             self._closing.wait(5.0)
             raise
 
