@@ -140,9 +140,7 @@ class Ledger:
         faults = []
         if self.forks:
             prompts = self.forks + self.extended
-            faults.append(
-                f"{self.forks:,} of {prompts:,} later prompts did not extend what was seen and sampled before"
-            )
+            faults.append(f"{self.forks:,} of {prompts:,} later prompts did not extend what was seen before them")
         if self.without_logprob:
             faults.append(f"{self.without_logprob:,} of {self.sampled:,} sampled tokens have no log-probability")
         mean = self.difference_mean

@@ -24,6 +24,11 @@ FullRender = Callable[[Sequence[Message], Sequence[ToolSchema], bool], list[int]
 class Bridging(Protocol):
     """The part of a renderer that is checked."""
 
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """See `Renderer`."""
+        ...
+
     def opening(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         """See `Renderer`."""
         ...
@@ -73,6 +78,9 @@ TOOL_SHAPES = (
     Shape("tool result", (_SYSTEM, _ASK), _ONE_CALL, (_result("qzcall001"),), (PROBE_TOOL,)),
     Shape("two tool results", (_ASK,), _TWO_CALLS, (_result("qzcall001"), _result("qzcall002")), (PROBE_TOOL,)),
     Shape("user message after a tool result", (_ASK,), _ONE_CALL, (_result("qzcall001"), _NEXT), (PROBE_TOOL,)),
+    Shape(
+        "answer to a tool result", (_SYSTEM, _ASK, _ONE_CALL, _result("qzcall001")), _ANSWER, (_NEXT,), (PROBE_TOOL,)
+    ),
     Shape("user reply with tools", (_SYSTEM, _ASK), _ANSWER, (_NEXT,), (PROBE_TOOL,)),
 )
 THINKING_SHAPES = (
@@ -82,9 +90,16 @@ THINKING_SHAPES = (
 
 
 def check_bridges(
-    renderer: Bridging, full: FullRender, shapes: Sequence[Shape], show: Callable[[list[int]], str]
+    renderer: Bridging, full: FullRender, shapes: Sequence[Shape], show: Callable[[list[int]], str], *, ends: bool
 ) -> None:
     """Compare what the renderer opens and bridges with full renders of the same conversations.
+
+    Args:
+        renderer: What is checked.
+        full: The full render.
+        shapes: The conversations.
+        show: Ids as text, for the message.
+        ends: The template writes a token at the end of a turn, so every bridge begins with one.
 
     Raises:
         TemplateError: The renderer's ids are not those of the full render; the message shows both.
@@ -93,7 +108,7 @@ def check_bridges(
         whole = full([*shape.before, shape.answer, *shape.new], shape.tools, True)
         bridge = renderer.bridge((), shape.new, shape.tools)
         tail = whole[len(whole) - len(bridge) :]
-        if tail != bridge:
+        if tail != bridge or (ends and bridge[0] not in renderer.stop_ids):
             raise TemplateError(
                 f"what follows a sampled turn cannot be told from this chat template ({shape.name}): expected "
                 f"{show(tail)!r}, got {show(bridge)!r}; set tokenizer.chat_template to a template that renders a "

@@ -98,9 +98,10 @@ class TemplateRenderer:
         self._thinking_open = self._opens_thinking()
         self._bridges_show_tools = self._shows_tools_in_bridges()
         self._no_tools: TemplateError | None = None
-        check_bridges(self, self.full, TEXT_SHAPES, self.encoder.decode)
+        self.ends_turns = self._end_id is not None
+        check_bridges(self, self.full, TEXT_SHAPES, self.encoder.decode, ends=self.ends_turns)
         try:
-            check_bridges(self, self.full, TOOL_SHAPES, self.encoder.decode)
+            check_bridges(self, self.full, TOOL_SHAPES, self.encoder.decode, ends=self.ends_turns)
         except TemplateError as error:
             if tools:
                 raise

@@ -79,6 +79,7 @@ class ChatTemplate:
         self._kwargs = dict(template_kwargs or {})
         self._refusals = (require("jinja2", "train").TemplateError, TypeError, ValueError, KeyError)
         self.rules = self._probe()
+        self._close_of_call = self._find_close_of_call()
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, generation_prompt: bool = True
@@ -96,18 +97,32 @@ class ChatTemplate:
     def after_answer(
         self, new: Sequence[Message], tools: Sequence[ToolSchema] = (), *, generation_prompt: bool = True
     ) -> str:
-        """What the template writes after an assistant's answer, end of turn included, when `new` follows it."""
-        before: list[Message] = [{"role": "user", "content": _USER}, {"role": "assistant", "content": ANSWER}]
-        if self.rules.tool_calls and self.rules.tool_role and new and new[0]["role"] == "tool":
-            before[1] = _calling(new)
-        text = self.render([*before, *new], tools, generation_prompt=generation_prompt)
-        _, found, after = text.rpartition(ANSWER)
+        """What the template writes after an assistant's answer, end of turn included, when `new` follows it.
+
+        Before tool results stands a turn that made the calls, where the template can say so: some refuse
+        results that nothing asked for.
+        """
+        turn: Message = {"role": "assistant", "content": ANSWER}
+        calling = self.rules.tool_calls and self.rules.tool_role and bool(new) and new[0]["role"] == "tool"
+        if calling:
+            turn = _calling(new)
+        messages = [{"role": "user", "content": _USER}, turn, *new]
+        _, found, after = self.render(messages, tools, generation_prompt=generation_prompt).rpartition(ANSWER)
         if not found:
             raise TemplateError("the chat template drops the assistant's answer, so nothing can be put after it")
-        if before[1].get("tool_calls"):
-            end = self._encoder.first_special(after)
-            after = after[end.start() :] if end else after
-        return after
+        return after.removeprefix(self._close_of_call) if calling else after
+
+    def _find_close_of_call(self) -> str:
+        """What the template writes between the last argument of a call and the end of the turn."""
+        if not self.rules.tool_calls:
+            return ""
+        user: Message = {"role": "user", "content": _USER}
+        turns = ({"role": "assistant", "content": ANSWER}, _calling([{"role": "tool", "content": ""}]))
+        answer, call = (self._apply([user, turn], [], generation_prompt=False).rpartition(ANSWER)[2] for turn in turns)
+        if answer and call.endswith(answer):
+            return call.removesuffix(answer)
+        end = self._encoder.first_special(call)  # a turn of calls has an end of its own
+        return call[: end.start()] if end else call
 
     def _apply(self, messages: list[Message], tools: list[ToolSchema], *, generation_prompt: bool) -> str:
         schemas: list[Any] | None = list(tools) or None
