@@ -190,6 +190,13 @@ def test_the_system_prompt_leads_the_conversation():
     assert prompt.count("Be brief.") == 1
 
 
+def test_a_system_prompt_of_the_harness_takes_the_place_of_the_environments():
+    """One system message, the caller's."""
+    prompt = TOKENIZER.decode(local(Rows(), system_prompt="Mine.").reset(row_index=0))
+    assert prompt.startswith("<|im_start|>system\nMine.")
+    assert "Be brief." not in prompt
+
+
 def test_the_tools_that_the_environment_advertises_are_seen():
     """They are those of the episode."""
     harness = local(Rows())

@@ -14,7 +14,7 @@ from tiltyard.rollout.token_episode import TokenEpisode
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.rollout.workers import Closing, EnvWorkers
 from tiltyard.tokens.renderer import Renderer, make_renderer
-from tiltyard.types import FinishReason, Task, ToolSchema, Turn
+from tiltyard.types import FinishReason, Message, Task, ToolSchema, Turn
 
 
 class RolloutHarness:
@@ -31,7 +31,7 @@ class RolloutHarness:
         info: The environment's `info` of the last reset or step.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the options of the contract, each by its name
         self,
         env_client: Any,
         tokenizer: Any,
@@ -42,6 +42,7 @@ class RolloutHarness:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         observation_field: str | None = None,
         observation_processor: Callable[[Any], str] | None = None,
+        system_prompt: str | None = None,
     ) -> None:
         """Set the harness up; the environment is not called.
 
@@ -54,6 +55,7 @@ class RolloutHarness:
             chat_template_kwargs: Given to each render of the chat template.
             observation_field: The field of an observation that the model sees; None shows what is informative.
             observation_processor: Makes the text of an observation, in place of the above. Pure: it runs on threads.
+            system_prompt: Leads the conversation, in place of the environment's own.
 
         Raises:
             ConfigurationError: The client is a URL, or is no environment.
@@ -72,6 +74,7 @@ class RolloutHarness:
         self.info: Mapping[str, Any] = {}
         self._workers = EnvWorkers(self.limits.step_timeout_s)
         self._episode: TokenEpisode | None = None
+        self._opening: tuple[Message, ...] = ({"role": "system", "content": system_prompt},) if system_prompt else ()
         self._evaluation = False
         self._episodes = 0
         self._closed = False
@@ -163,7 +166,7 @@ class RolloutHarness:
         if self._episode is not None:
             self._episode.abandon()
         self._episodes += 1
-        task = Task(seed=seed, row_index=row_index, evaluation=self._evaluation)
+        task = Task(seed=seed, row_index=row_index, evaluation=self._evaluation, messages=self._opening)
         episode = TokenEpisode(self.turns, task, self.limits, f"{self._episodes - 1:05d}", renderer=self.renderer)
         self._episode = episode
         episode.start()
