@@ -5,6 +5,7 @@ from typing import Any
 
 from tiltyard._boundary import guarded
 from tiltyard.envs.base import Env, TurnEnv
+from tiltyard.envs.observation import MAX_OBSERVATION_CHARS
 from tiltyard.envs.text_turns import TextTurns
 from tiltyard.envs.tool_turns import ToolTurns
 from tiltyard.errors import ConfigurationError, EnvError
@@ -70,8 +71,10 @@ Turns = ToolTurns | TextTurns | GuardedTurns
 """What `as_turns` gives: a `TurnEnv` whose failures are `RolloutError`s."""
 
 
-def as_turns(env: object) -> Turns:
+def as_turns(env: object, *, max_observation_chars: int | None = MAX_OBSERVATION_CHARS) -> Turns:
     """An environment as turns: an `Env`, a `ToolManager`, a text environment or a `TurnEnv`.
+
+    `max_observation_chars` is the budget of one observation (None sets no bound); a `TurnEnv` has its own.
 
     Raises:
         ConfigurationError: It is none of these.
@@ -79,13 +82,13 @@ def as_turns(env: object) -> Turns:
     if isinstance(env, Turns):
         return env
     if isinstance(env, Env | ToolManager):
-        return ToolTurns(env)
+        return ToolTurns(env, max_observation_chars=max_observation_chars)
     if isinstance(env, type):
         raise ConfigurationError(f"{env.__name__} is a class; an environment is an instance of one: {env.__name__}()")
     if _has(env, "start", "reply", "tools", "close"):
         return GuardedTurns(env)  # pyright: ignore[reportArgumentType]  # its four methods were just seen
     if _has(env, "reset", "step"):
-        return TextTurns(env)
+        return TextTurns(env, max_observation_chars=max_observation_chars)
     raise ConfigurationError(
         f"{env!r} is not an environment: subclass tiltyard.Env, or give an object with "
         "reset(seed=None) -> (text, info) and step(action) -> (text, reward, terminated, truncated, info)"

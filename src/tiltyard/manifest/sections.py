@@ -116,6 +116,9 @@ class RolloutSection(_Section):
     max_tool_calls: int | None = Field(
         default=None, ge=1, description="Tool calls of one episode; not given, no bound."
     )
+    max_observation_chars: int = Field(
+        default=32_000, ge=1, description="Characters of one observation; of a longer one head and tail are kept."
+    )
 
 
 class EvalSection(_Section):

@@ -73,7 +73,8 @@ class Recorder:
         """Count on from there; an empty state is that of a new run."""
         self.totals = Totals(**state.get("totals", {}))
         # JSON has no infinity, which is how far apart a missing number is.
-        self.ledger = Ledger(**{k: math.inf if v is None else v for k, v in state.get("ledger", {}).items()})
+        kept: dict[str, Any] = {k: math.inf if v is None else v for k, v in state.get("ledger", {}).items()}
+        self.ledger = Ledger(**kept)
 
 
 class WatchedPolicy:

@@ -1,0 +1,176 @@
+"""The command line: `tiltyard train | eval | check | demo`."""
+
+import argparse
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tiltyard import __version__
+from tiltyard.errors import ConfigurationError, TiltyardError
+
+if TYPE_CHECKING:
+    from tiltyard.manifest import Manifest
+
+# Everything else is imported by the command that needs it: `tiltyard --help` must not wait for torch.
+# ruff: noqa: PLC0415
+
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
+"""Exit codes: a check found an error, the input cannot be used, Ctrl-C."""
+
+MANIFEST_ENDINGS = (".yaml", ".yml")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code of the process."""
+    arguments = _parser().parse_args(argv)
+    warnings.showwarning = _show_warning
+    try:
+        return arguments.run(arguments)
+    except TiltyardError as error:
+        print(f"tiltyard: {error}", file=sys.stderr)
+        return WRONG
+    except KeyboardInterrupt:
+        print("tiltyard: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tiltyard", description="Language models train in environments.")
+    parser.add_argument("--version", action="version", version=f"tiltyard {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    train = commands.add_parser("train", help="train what a manifest names")
+    train.add_argument("manifest", nargs="?", help="the manifest; with --resume it may be left out")
+    place = train.add_mutually_exclusive_group()
+    place.add_argument("--out", help="the run folder to make (default: runs/MANIFEST-TIME)")
+    place.add_argument("--resume", metavar="RUN", help="the run folder of a run to go on with")
+    _add_set(train)
+    train.set_defaults(run=_train)
+
+    evaluate = commands.add_parser("eval", help="play the held-out tasks of a manifest")
+    evaluate.add_argument("manifest", help="the manifest")
+    evaluate.add_argument("--checkpoint", help="a run folder or one of its checkpoints (default: the untrained model)")
+    evaluate.add_argument("--out", help="the folder to make (default: runs/MANIFEST-eval-TIME)")
+    _add_set(evaluate)
+    evaluate.set_defaults(run=_eval)
+
+    check = commands.add_parser("check", help="check an environment, or a manifest and its environment")
+    check.add_argument("what", help="a manifest, or an entrypoint: module:attr or path.py:attr")
+    _add_set(check)
+    check.set_defaults(run=_check)
+
+    demo = commands.add_parser("demo", help="train a small model in a game, on this machine")
+    demo.add_argument("--out", help="the run folder to make (default: runs/demo-TIME)")
+    demo.add_argument("--seed", type=int, help="another seed")
+    demo.add_argument("--steps", type=int, help="another number of steps")
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value, such as training.steps=3"
+    )
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from tiltyard.manifest import load_manifest, manifest_to_yaml
+    from tiltyard.train.run_folder import RunFolder
+
+    if arguments.resume:
+        from tiltyard.build import resumed_manifest
+
+        manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
+        return _run(manifest, RunFolder.resume(arguments.resume, manifest_to_yaml(manifest)))
+    if arguments.manifest is None:
+        raise ConfigurationError("give a manifest, or --resume RUN to go on with a run")
+    manifest = load_manifest(arguments.manifest, arguments.set)
+    return _start(manifest, arguments.out or _run_name(Path(arguments.manifest).stem))
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from importlib.resources import as_file, files
+
+    from tiltyard.manifest import load_manifest
+
+    chosen = {"training.seed": arguments.seed, "training.steps": arguments.steps}
+    with as_file(files("tiltyard.demo") / "boxes.yaml") as path:
+        manifest = load_manifest(path, [f"{key}={value}" for key, value in chosen.items() if value is not None])
+    return _start(manifest, arguments.out or _run_name("demo"))
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    from tiltyard.build import evaluate_manifest
+    from tiltyard.manifest import load_manifest
+    from tiltyard.report.summary import score_text
+    from tiltyard.report.terminal import terminal_observer
+
+    manifest = load_manifest(arguments.manifest, arguments.set)
+    out = Path(arguments.out or _run_name(f"{Path(arguments.manifest).stem}-eval"))
+    result = evaluate_manifest(manifest, out, terminal_observer(), checkpoint=arguments.checkpoint)
+    print(f"{score_text(result)}\nfolder     {out.absolute()}")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from tiltyard.build import env_factory, probe
+    from tiltyard.envs.check import check_env
+    from tiltyard.manifest import EnvironmentSection, load_manifest
+
+    if arguments.what.endswith(MANIFEST_ENDINGS):
+        section = load_manifest(arguments.what, arguments.set).environment
+    elif arguments.set:
+        raise ConfigurationError(f"--set changes a manifest, and {arguments.what!r} is an entrypoint")
+    else:
+        section = EnvironmentSection(env_type="rollout", entrypoint=arguments.what)
+    factory = env_factory(section)
+    if arguments.what.endswith(MANIFEST_ENDINGS):
+        facts = probe(section, factory)
+        print(f"{arguments.what}: the manifest is sound; {facts.max_turns} turns, {facts.rows or 'no'} rows")
+    report = check_env(factory)
+    print(report)
+    return 0 if report.ok else FAILED
+
+
+def _start(manifest: "Manifest", out: str) -> int:
+    from tiltyard.manifest import manifest_to_yaml
+    from tiltyard.train.run_folder import RunFolder
+
+    return _run(manifest, RunFolder.create(out, manifest_to_yaml(manifest)))
+
+
+def _run(manifest: "Manifest", folder: Any) -> int:
+    from tiltyard.build import train_manifest
+    from tiltyard.report.summary import summary_text
+    from tiltyard.report.terminal import terminal_observer
+
+    summary = train_manifest(manifest, folder, terminal_observer())
+    print(summary_text(summary))
+    if summary["interrupted"]:
+        print(f"go on with  tiltyard train --resume {folder.path}")
+        return INTERRUPTED
+    return 0
+
+
+def _run_name(stem: str) -> str:
+    return f"runs/{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show what a warning says, not where in our code it was said."""
+    del category, filename, lineno, line
+    print(f"warning: {message}", file=file or sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
