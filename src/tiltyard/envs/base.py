@@ -81,8 +81,9 @@ class TextEnv(Protocol):
     """An environment whose action is the model's text. No base class is needed.
 
     Optional attributes: `tools` (schemas shown to the model), `dataset_size` (then `reset` also takes
-    `row_index` and `evaluation`), `close` (called once, at teardown), `system_prompt` (the leading
-    system message).
+    `row_index` and `evaluation`), `evaluation_size` (rows of the held-out split), `max_turns`, `close`
+    (called once, at teardown), `system_prompt` (the leading system message), `examples` (messages that
+    show an episode, between the system prompt and the first observation).
     """
 
     def reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:

@@ -6,6 +6,7 @@ from tiltyard.types import Message
 
 
 def system_messages(env: Any) -> list[Message]:
-    """The environment's optional `system_prompt` as the leading message."""
+    """The environment's optional `system_prompt` as the leading message, then its optional `examples`."""
     prompt = getattr(env, "system_prompt", None)
-    return [{"role": "system", "content": prompt}] if prompt else []
+    system: list[Message] = [{"role": "system", "content": prompt}] if prompt else []
+    return [*system, *(dict(message) for message in getattr(env, "examples", None) or ())]

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tiltyard.errors import ConfigurationError, EpisodeOverError
-from tiltyard.types import ToolSchema
+from tiltyard.types import Message, ToolSchema
 
 
 class InProcessEnvClient:
     """Calls the `reset` and `step` of a text environment directly, and holds it to the protocol's order.
 
-    It has the shape of a text environment itself: `tools`, `dataset_size` and `system_prompt` are the environment's.
+    It has the shape of a text environment itself: `tools`, `dataset_size`, `system_prompt` and `examples` are the
+    environment's.
     """
 
     def __init__(self, env: Any) -> None:
@@ -40,6 +41,11 @@ class InProcessEnvClient:
     def system_prompt(self) -> str | None:
         """What leads the conversation as the system message; None when there is nothing."""
         return getattr(self.env, "system_prompt", None)
+
+    @property
+    def examples(self) -> Sequence[Message]:
+        """What shows an episode before the first observation; empty when the environment has no examples."""
+        return getattr(self.env, "examples", None) or ()
 
     def reset(self, seed: int | None = None, *, row_index: int | None = None, evaluation: bool | None = None) -> Any:
         """Start an episode: `(payload, info)`, as the environment gave it.
