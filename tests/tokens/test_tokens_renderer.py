@@ -294,3 +294,45 @@ def test_bos_spelled_by_an_environment_is_text():
     tokenizer = byte_tokenizer("bos", add_bos=True)
     opening = TemplateRenderer(tokenizer).opening([{"role": "user", "content": BOS}])
     assert opening.count(tokenizer.bos_token_id) == 1
+
+
+def test_call_ids_fit_a_template_that_wants_nine_characters():
+    """Some templates refuse other ids; the ids of the conversation stay as they are."""
+    strict = TEMPLATES["chatml_tools"].replace(
+        "{% set call = call['function'] %}",
+        "{% if call['id'] | length != 9 %}{{ raise_exception('ids of nine characters') }}{% endif %}"
+        "{% set call = call['function'] %}",
+    )
+    renderer = make_renderer(byte_tokenizer(chat_template=strict), tools=True)
+    assert not renderer.template.rules.any_call_id
+    assert text_of(renderer, renderer.bridge((72,), [result("4")])).startswith("<|im_end|>\n<|im_start|>user")
+
+
+def test_where_nothing_ends_a_turn_the_next_header_does():
+    """Such a header stops sampling, and is not doubled when it was sampled."""
+    headers = (
+        "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+    )
+    tokenizer = byte_tokenizer(chat_template=headers, extra_special_tokens=["<|user|>", "<|assistant|>", "<|system|>"])
+    renderer, header = make_renderer(tokenizer), tokenizer.convert_tokens_to_ids("<|user|>")
+    assert renderer.stop_ids == {END, header}
+    assert text_of(renderer, renderer.bridge((72, header), [LOWER])) == "\nLower.<|assistant|>\n"
+    assert renderer.bridge((72,), [LOWER])[0] == header
+
+
+def test_a_turn_that_ends_otherwise_in_history_keeps_its_sampled_end():
+    """The last turn's own end token stops sampling and is not replaced; history's end is added where none was."""
+    two_ends = (
+        "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
+        "{{ '<|return|>' if loop.last and message['role'] == 'assistant' and not add_generation_prompt "
+        "else '<|im_end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    tokenizer = byte_tokenizer(chat_template=two_ends, extra_special_tokens=["<|return|>"])
+    tokenizer.eos_token = "<|return|>"
+    renderer = TemplateRenderer(tokenizer)
+    last = tokenizer.convert_tokens_to_ids("<|return|>")
+    assert (renderer.stop_ids, renderer.rewrites_history) == ({last}, "")
+    assert text_of(renderer, renderer.bridge((72, last), [LOWER])).startswith("<|im_start|>user\n")
+    assert text_of(renderer, renderer.bridge((72,), [LOWER])).startswith("<|im_end|><|im_start|>user\n")

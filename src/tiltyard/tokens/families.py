@@ -27,7 +27,7 @@ class Derived(Protocol):
     encoder: Encoder
     stop_ids: frozenset[int]
     rewrites_history: str
-    ends_turns: bool
+    bridge_starts: frozenset[int]
 
     def full(self, messages: Sequence[Message], tools: Sequence[ToolSchema], generation_prompt: bool) -> list[int]:
         """See `TemplateRenderer`."""
@@ -152,8 +152,8 @@ def family_renderer(
             chat_template_kwargs=dict(template_kwargs or {}),
         )
         family = FamilyRenderer(known, derived)
-        shapes, ends = (*TEXT_SHAPES, *TOOL_SHAPES), derived.ends_turns
-        check_bridges(family, derived.full, shapes, derived.encoder.decode, ends=ends)
+        shapes = (*TEXT_SHAPES, *TOOL_SHAPES)
+        check_bridges(family, derived.full, shapes, derived.encoder.decode, derived.bridge_starts)
     except (TemplateError, ValueError, TypeError, KeyError, AssertionError) as error:
         log.info("%s: its family's renderer does not fit its template (%s)", tokenizer.name_or_path, error)
         return None

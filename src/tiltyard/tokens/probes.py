@@ -24,11 +24,6 @@ FullRender = Callable[[Sequence[Message], Sequence[ToolSchema], bool], list[int]
 class Bridging(Protocol):
     """The part of a renderer that is checked."""
 
-    @property
-    def stop_ids(self) -> frozenset[int]:
-        """See `Renderer`."""
-        ...
-
     def opening(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         """See `Renderer`."""
         ...
@@ -90,7 +85,11 @@ THINKING_SHAPES = (
 
 
 def check_bridges(
-    renderer: Bridging, full: FullRender, shapes: Sequence[Shape], show: Callable[[list[int]], str], *, ends: bool
+    renderer: Bridging,
+    full: FullRender,
+    shapes: Sequence[Shape],
+    show: Callable[[list[int]], str],
+    starts: frozenset[int] = frozenset(),
 ) -> None:
     """Compare what the renderer opens and bridges with full renders of the same conversations.
 
@@ -99,7 +98,7 @@ def check_bridges(
         full: The full render.
         shapes: The conversations.
         show: Ids as text, for the message.
-        ends: The template writes a token at the end of a turn, so every bridge begins with one.
+        starts: The special tokens that a bridge may begin with; none when it begins with text.
 
     Raises:
         TemplateError: The renderer's ids are not those of the full render; the message shows both.
@@ -108,7 +107,7 @@ def check_bridges(
         whole = full([*shape.before, shape.answer, *shape.new], shape.tools, True)
         bridge = renderer.bridge((), shape.new, shape.tools)
         tail = whole[len(whole) - len(bridge) :]
-        if tail != bridge or (ends and bridge[0] not in renderer.stop_ids):
+        if tail != bridge or (starts and bridge[0] not in starts):
             raise TemplateError(
                 f"what follows a sampled turn cannot be told from this chat template ({shape.name}): expected "
                 f"{show(tail)!r}, got {show(bridge)!r}; set tokenizer.chat_template to a template that renders a "
@@ -130,7 +129,7 @@ def rewritten_history(full: FullRender, end_id: int | None) -> str:
     for shape in THINKING_SHAPES:
         first = full((*shape.before, shape.answer), (), False)
         if end_id is not None and end_id in first:
-            first = first[: len(first) - first[::-1].index(end_id)]
+            first = first[: len(first) - 1 - first[::-1].index(end_id)]  # history may end a turn otherwise
         if full((*shape.before, shape.answer, *shape.new), (), True)[: len(first)] != first:
             return f"{shape.name.replace('before', 'is removed from earlier turns by', 1)}"
     return ""

@@ -91,17 +91,25 @@ class TemplateRenderer:
         end = self.encoder.first_special(after)
         self._before_end = after[: end.start()] if end else ""
         self._end_id = special[end[0]] if end else None
-        ends = (self._end_id, tokenizer.eos_token_id, self._end_of_calls())
+        reply, calls = self._first_of_bridge(TEXT_SHAPES[0].new), self._first_of_bridge(TOOL_SHAPES[0].new)
+        # A turn of calls may have an end of its own. In history a turn may end otherwise than the last one does. Where
+        # nothing ends a turn, the header of the next message does.
+        ends = [
+            tokenizer.eos_token_id,
+            reply if self._end_id is None else self._end_id,
+            calls if calls != reply else None,
+        ]
         self.stop_ids = frozenset(index for index in ends if isinstance(index, int))
+        self._starts = frozenset(index for index in (self._end_id, reply, calls) if index is not None)
+        self.bridge_starts = self._starts if end else frozenset()
         self._unread = frozenset(index for text, index in special.items() if not text.startswith(READ_BY_THE_PARSER))
         self._parse = parser
         self._thinking_open = self._opens_thinking()
         self._bridges_show_tools = self._shows_tools_in_bridges()
         self._no_tools: TemplateError | None = None
-        self.ends_turns = self._end_id is not None
-        check_bridges(self, self.full, TEXT_SHAPES, self.encoder.decode, ends=self.ends_turns)
+        check_bridges(self, self.full, TEXT_SHAPES, self.encoder.decode, self.bridge_starts)
         try:
-            check_bridges(self, self.full, TOOL_SHAPES, self.encoder.decode, ends=self.ends_turns)
+            check_bridges(self, self.full, TOOL_SHAPES, self.encoder.decode, self.bridge_starts)
         except TemplateError as error:
             if tools:
                 raise
@@ -132,7 +140,8 @@ class TemplateRenderer:
         shown = tools if self._bridges_show_tools else ()
         text = self.template.after_answer(new, shown, generation_prompt=generation_prompt)
         ids = self.encoder.encode(text.removeprefix(self._before_end))
-        ended = self._end_id is not None and len(sampled_tail) > 0 and sampled_tail[-1] in (self._end_id, ids[0])
+        last = sampled_tail[-1] if len(sampled_tail) else None
+        ended = last is not None and ids[:1] and ids[0] in self._starts and last in (self._end_id, ids[0])
         return ids[1:] if ended else ids
 
     def parse(self, ids: Sequence[int], finish_reason: FinishReason, *, tools: Sequence[ToolSchema] = ()) -> Reply:
@@ -148,13 +157,11 @@ class TemplateRenderer:
             token_ids=tuple(ids),
         )
 
-    def _end_of_calls(self) -> int | None:
-        """The token that ends a turn of tool calls; a few families have one of its own."""
-        if not self.template.rules.tool_role:
-            return None
-        after = self.template.after_answer(TOOL_SHAPES[0].new)
-        end = self.encoder.first_special(after)
-        return self.encoder.special_ids[end[0]] if end and end.start() == 0 and self._end_id is not None else None
+    def _first_of_bridge(self, new: Sequence[Message]) -> int | None:
+        """The special token that a bridge to these messages begins with; None where it begins with text."""
+        text = self.template.after_answer(new).removeprefix(self._before_end)
+        first = self.encoder.first_special(text)
+        return self.encoder.special_ids[first[0]] if first and first.start() == 0 else None
 
     def _opens_thinking(self) -> bool:
         """Whether the generation prompt ends inside a `<think>` block, so that the sampled text begins in it."""

@@ -1,5 +1,6 @@
 """A tokenizer's chat template as text: what it can say, and how the rest is said within it."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Rules:
         tool_role: One and two tool messages. Else: a user message of `<tool_response>` blocks.
         user_after_tool: A user message right after a tool message. Else: joined to the tool's result.
         tools: Tool schemas. Else: `TOOLS_SECTION` ends the system message.
+        any_call_id: Call ids of any form. Else: nine letters and digits made from them, as Mistral wants.
         default_system: The system text that the template writes when none is given; "" for none.
     """
 
@@ -55,6 +57,7 @@ class Rules:
     tool_role: bool
     user_after_tool: bool
     tools: bool
+    any_call_id: bool
     default_system: str
 
 
@@ -118,7 +121,7 @@ class ChatTemplate:
             return ""
         user: Message = {"role": "user", "content": _USER}
         turns = ({"role": "assistant", "content": ANSWER}, _calling([{"role": "tool", "content": ""}]))
-        answer, call = (self._apply([user, turn], [], generation_prompt=False).rpartition(ANSWER)[2] for turn in turns)
+        answer, call = (self.render([user, turn], generation_prompt=False).rpartition(ANSWER)[2] for turn in turns)
         if answer and call.endswith(answer):
             return call.removesuffix(answer)
         end = self._encoder.first_special(call)  # a turn of calls has an end of its own
@@ -140,6 +143,8 @@ class ChatTemplate:
 
     def _fold(self, messages: list[Message], tools: list[ToolSchema]) -> tuple[list[Message], list[ToolSchema]]:
         rules = self.rules
+        if not rules.any_call_id:
+            messages = [_with_short_ids(message) for message in messages]
         if tools and not rules.tools:
             messages, tools = _with_tools_section(messages, tools, rules.default_system), []
         if not rules.tool_calls:
@@ -167,10 +172,16 @@ class ChatTemplate:
     def _probe(self) -> Rules:
         user, second = {"role": "user", "content": _USER}, {"role": "user", "content": _SECOND}
         answer, system = {"role": "assistant", "content": ANSWER}, {"role": "system", "content": _SYSTEM}
-        results = [{"role": "tool", "content": _RESULT}, {"role": "tool", "content": _SECOND}]
+        results: list[Message] = [
+            {"role": "tool", "content": _RESULT, "tool_call_id": "call_0"},
+            {"role": "tool", "content": _SECOND, "tool_call_id": "call_1"},
+        ]
         self._apply([user, answer, second], [], generation_prompt=True)
         calling = _calling(results)
-        tool_calls = self._says([user, calling], "tool", ANSWER)
+        any_call_id = self._says([user, calling], "tool", ANSWER)
+        if not any_call_id:
+            calling, *results = (_with_short_ids(message) for message in (calling, *results))
+        tool_calls = any_call_id or self._says([user, calling], "tool", ANSWER)
         turn = calling if tool_calls else answer
         with_system = self._says([system, user], _SYSTEM, _USER)
         return Rules(
@@ -182,6 +193,7 @@ class ChatTemplate:
             and self._says([user, turn, *results], _RESULT, _SECOND),
             user_after_tool=self._says([user, turn, results[0], second], _RESULT, _SECOND),
             tools=self._says([system, user] if with_system else [user], "qztoolqz", "qzargqz", tools=[PROBE_TOOL]),
+            any_call_id=any_call_id or not tool_calls,
             default_system=self._default_system([system, user]) if with_system else "",
         )
 
@@ -242,6 +254,19 @@ def _calling(results: Sequence[Message]) -> Message:
         function = {"name": message.get("name") or "tool", "arguments": {"x": ANSWER}}
         calls.append({"type": "function", "id": message.get("tool_call_id") or "call_0", "function": function})
     return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def _with_short_ids(message: Message) -> Message:
+    made = dict(message)
+    if "tool_call_id" in made:
+        made["tool_call_id"] = _short_id(made["tool_call_id"])
+    if "tool_calls" in made:
+        made["tool_calls"] = [{**call, "id": _short_id(call["id"])} for call in made["tool_calls"]]
+    return made
+
+
+def _short_id(call_id: str) -> str:
+    return hashlib.sha256(call_id.encode()).hexdigest()[:9]
 
 
 def _with_tools_section(messages: list[Message], tools: list[ToolSchema], default_system: str) -> list[Message]:
