@@ -40,7 +40,7 @@ class TextTurns:
         self._processor = observation_processor
         name = type(env).__name__
         self._reset_name, self._step_name = f"{name}.reset", f"{name}.step"
-        self._options = _reset_options(env)
+        self._options = reset_options(env)
         self._tools: list[ToolSchema] = []
         self._over = True
         self._closed = False
@@ -118,7 +118,7 @@ class TextTurns:
         return text
 
 
-def _reset_options(env: Any) -> frozenset[str]:
+def reset_options(env: Any) -> frozenset[str]:
     """Which of the options the environment's `reset` takes; `**kwargs` takes all."""
     parameters = inspect.signature(env.reset).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

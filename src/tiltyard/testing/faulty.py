@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from tiltyard.envs.base import Env
-from tiltyard.errors import LostSessionError, ToolError
+from tiltyard.errors import EpisodeOverError, LostSessionError, ToolError
 from tiltyard.types import StepResult, ToolSchema
 
 
@@ -57,6 +57,12 @@ class _Faults:
         self.step_number = 0
         self.closed = 0
         self.let_go = threading.Event()
+
+    def take_step(self) -> None:
+        """Count a step; one after the end is refused."""
+        if self.step_number >= self.steps:
+            raise EpisodeOverError("the episode is over; reset begins another")
+        self.step_number += 1
 
     def pass_or_fail(self) -> bool:
         """Fail here when the fault is one of behaviour; True when it is one of the values, at this step."""
@@ -127,7 +133,7 @@ class FaultyEnv(_Faults):
     def step(self, action: str) -> Any:
         """Take one step."""
         del action
-        self.step_number += 1
+        self.take_step()
         here = self.pass_or_fail()
         if here and self.fault is Fault.RETURN_NONE:
             return None
@@ -151,7 +157,7 @@ class FaultyToolEnv(_Faults, Env):
     def step(self, tool_name: str, arguments: dict[str, Any]) -> Any:
         """Take one step."""
         del tool_name, arguments
-        self.step_number += 1
+        self.take_step()
         return self._result()
 
     def tools(self) -> list[ToolSchema]:
