@@ -1,14 +1,12 @@
 """A tokenizer's chat template as text: what it can say, and how the rest is said within it."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tiltyard._optional import require
 from tiltyard.errors import TemplateError
 from tiltyard.tokens.encoding import Encoder
+from tiltyard.tokens.folding import Rules, fold, with_short_ids
 from tiltyard.tokens.probes import PROBE_TOOL
 from tiltyard.tools.messages import parse_call
 from tiltyard.types import Message, ToolSchema
@@ -16,49 +14,10 @@ from tiltyard.types import Message, ToolSchema
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TOOLS_SECTION = (
-    "# Tools\n\n"
-    "You may call one or more functions to assist with the user query.\n\n"
-    "You are provided with function signatures within <tools></tools> XML tags:\n"
-    "<tools>\n{schemas}\n</tools>\n\n"
-    "For each function call, return a json object with function name and arguments within <tool_call></tool_call> "
-    "XML tags:\n<tool_call>\n"
-    '{{"name": <function-name>, "arguments": <args-json-object>}}\n'
-    "</tool_call>"
-)
-"""What the system message says about tools where the template has no branch for them (the Hermes form)."""
-
 ANSWER = "qzanswerqz"
 """Stands for the model's answer in a rendered context; what follows it is the bridge."""
 
 _USER, _SECOND, _SYSTEM, _RESULT = "qzuserqz", "qzsecondqz", "qzsystemqz", "qzresultqz"
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the template can say, found by rendering probes. What it cannot say is folded by `ChatTemplate`.
-
-    Attributes:
-        system: A leading system message. Else: its text opens the first user message.
-        late_system: A system message later on. Else: it becomes a user message.
-        neighbours: Two user messages in a row. Else: they are joined, with an empty line between.
-        tool_calls: An assistant's `tool_calls`. Else: written into its content in the Hermes form.
-        tool_role: One and two tool messages. Else: a user message of `<tool_response>` blocks.
-        user_after_tool: A user message right after a tool message. Else: joined to the tool's result.
-        tools: Tool schemas. Else: `TOOLS_SECTION` ends the system message.
-        any_call_id: Call ids of any form. Else: nine letters and digits made from them, as Mistral wants.
-        default_system: The system text that the template writes when none is given; "" for none.
-    """
-
-    system: bool
-    late_system: bool
-    neighbours: bool
-    tool_calls: bool
-    tool_role: bool
-    user_after_tool: bool
-    tools: bool
-    any_call_id: bool
-    default_system: str
 
 
 class ChatTemplate:
@@ -94,7 +53,7 @@ class ChatTemplate:
         """
         plain = [plain_message(message, self._encoder) for message in messages]
         schemas = [self._encoder.hide_in(schema) for schema in tools]
-        folded, schemas = self._fold(plain, schemas)
+        folded, schemas = fold(plain, schemas, self.rules)
         return self._apply(folded, schemas, generation_prompt=generation_prompt)
 
     def after_answer(
@@ -141,34 +100,6 @@ class ChatTemplate:
             ) from error
         return str(text)
 
-    def _fold(self, messages: list[Message], tools: list[ToolSchema]) -> tuple[list[Message], list[ToolSchema]]:
-        rules = self.rules
-        if not rules.any_call_id:
-            messages = [_with_short_ids(message) for message in messages]
-        if tools and not rules.tools:
-            messages, tools = _with_tools_section(messages, tools, rules.default_system), []
-        if not rules.tool_calls:
-            messages = [_calls_as_text(message) for message in messages]
-        if not rules.tool_role:
-            messages = _results_as_user(messages)
-        if not rules.system and messages and messages[0]["role"] == "system":
-            messages = _system_into_user(messages)
-        if not rules.late_system:
-            messages = [
-                {**message, "role": "user"} if index and message["role"] == "system" else message
-                for index, message in enumerate(messages)
-            ]
-        joined: list[Message] = []
-        for message in messages:
-            after = joined[-1]["role"] if joined else None
-            if message["role"] == "user" and (
-                (after == "user" and not rules.neighbours) or (after == "tool" and not rules.user_after_tool)
-            ):
-                joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{message['content']}"}
-            else:
-                joined.append(message)
-        return joined, tools
-
     def _probe(self) -> Rules:
         user, second = {"role": "user", "content": _USER}, {"role": "user", "content": _SECOND}
         answer, system = {"role": "assistant", "content": ANSWER}, {"role": "system", "content": _SYSTEM}
@@ -180,7 +111,7 @@ class ChatTemplate:
         calling = _calling(results)
         any_call_id = self._says([user, calling], "tool", ANSWER)
         if not any_call_id:
-            calling, *results = (_with_short_ids(message) for message in (calling, *results))
+            calling, *results = (with_short_ids(message) for message in (calling, *results))
         tool_calls = any_call_id or self._says([user, calling], "tool", ANSWER)
         turn = calling if tool_calls else answer
         with_system = self._says([system, user], _SYSTEM, _USER)
@@ -254,56 +185,3 @@ def _calling(results: Sequence[Message]) -> Message:
         function = {"name": message.get("name") or "tool", "arguments": {"x": ANSWER}}
         calls.append({"type": "function", "id": message.get("tool_call_id") or "call_0", "function": function})
     return {"role": "assistant", "content": "", "tool_calls": calls}
-
-
-def _with_short_ids(message: Message) -> Message:
-    made = dict(message)
-    if "tool_call_id" in made:
-        made["tool_call_id"] = _short_id(made["tool_call_id"])
-    if "tool_calls" in made:
-        made["tool_calls"] = [{**call, "id": _short_id(call["id"])} for call in made["tool_calls"]]
-    return made
-
-
-def _short_id(call_id: str) -> str:
-    return hashlib.sha256(call_id.encode()).hexdigest()[:9]
-
-
-def _with_tools_section(messages: list[Message], tools: list[ToolSchema], default_system: str) -> list[Message]:
-    section = TOOLS_SECTION.format(schemas="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
-    given = messages and messages[0]["role"] == "system"
-    system = str(messages[0]["content"]) if given else default_system
-    content = f"{system}\n\n{section}" if system else section
-    return [{"role": "system", "content": content}, *(messages[1:] if given else messages)]
-
-
-def _calls_as_text(message: Message) -> Message:
-    if not message.get("tool_calls"):
-        return message
-    functions = (call["function"] for call in message["tool_calls"])
-    calls = [f"<tool_call>\n{json.dumps(function, ensure_ascii=False)}\n</tool_call>" for function in functions]
-    kept = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**kept, "content": "\n".join([*filter(None, [message["content"]]), *calls])}
-
-
-def _results_as_user(messages: list[Message]) -> list[Message]:
-    folded: list[Message] = []
-    open_results = False
-    for message in messages:
-        if message["role"] != "tool":
-            folded.append(message)
-        else:
-            block = f"<tool_response>\n{message['content']}\n</tool_response>"
-            if open_results:
-                folded[-1] = {"role": "user", "content": f"{folded[-1]['content']}\n{block}"}
-            else:
-                folded.append({"role": "user", "content": block})
-        open_results = message["role"] == "tool"
-    return folded
-
-
-def _system_into_user(messages: list[Message]) -> list[Message]:
-    system, *rest = messages
-    if rest and rest[0]["role"] == "user":
-        return [{"role": "user", "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
-    return [{"role": "user", "content": system["content"]}, *rest]
