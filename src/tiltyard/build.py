@@ -95,6 +95,7 @@ def limits(manifest: Manifest, facts: EnvFacts) -> Limits:
     return Limits(
         max_turns=facts.max_turns,
         max_tokens_per_turn=rollout.max_tokens_per_turn,
+        length_reward=rollout.length_reward,
         max_context=rollout.max_context,
         max_seconds=rollout.max_seconds,
         max_tool_calls=rollout.max_tool_calls,
@@ -174,8 +175,12 @@ def run_parts(manifest: Manifest, facts: EnvFacts, folder: RunFolder, observer: 
     renderer = make_renderer(
         loaded.tokenizer, tools=facts.tools, chat_template_kwargs=manifest.environment.chat_template_kwargs
     )
-    lora = manifest.model.lora
-    model = make_trainable(loaded.model, manifest.model.train, lora=LoraSettings(**lora.model_dump()))
+    model = make_trainable(
+        loaded.model,
+        manifest.model.train,
+        lora=LoraSettings(**manifest.model.lora.model_dump()),
+        keep_reference=manifest.algorithm.kl_coef > 0,
+    )
     interrupts = Interrupts()
     recorder = Recorder(folder, observer, interrupts)
     policy = HFPolicy(model.model, stop_ids=renderer.stop_ids, sampling=sampling(manifest))

@@ -45,7 +45,6 @@ class LoraSection(_Section):
     alpha: float = Field(
         default=32.0, gt=0, description="Scale of the adapter; what is added is alpha / rank times it."
     )
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout in the adapter while training.")
     targets: str | list[str] = Field(default="all-linear", description="Modules that get an adapter.")
 
 
@@ -109,6 +108,9 @@ class RolloutSection(_Section):
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus sampling; 1 keeps all tokens.")
     top_k: int = Field(default=0, ge=0, description="Sampling from so many tokens; 0 keeps all.")
     max_tokens_per_turn: int = Field(default=256, ge=1, description="Sampled tokens of one turn.")
+    length_reward: float | None = Field(
+        default=None, description="What a turn earns that reached `max_tokens_per_turn`; not given, it is not scored."
+    )
     max_context: int | None = Field(
         default=None, ge=1, description="Tokens of one episode; not given, the model's own bound."
     )

@@ -5,7 +5,8 @@ The rules, in the order in which they are checked (the tests number them the sam
  1. Each turn is one reply of the policy and at most one step of the environment.
  2. `done`, then `truncated`, then `stopped` of the environment end the episode; the policy is not asked again.
  3. A reply that sampling cut short (`length`, `context`) never reaches the environment, whole or in
-    part: the episode ends truncated, that turn is not scored, and its calls are answered as not run.
+    part: the episode ends truncated, and its calls are answered as not run. That turn is not scored, or
+    earns `length_reward` where the limits name one and the turn reached its token limit.
  4. `max_tool_calls`: calls beyond it are answered as not run, and the episode ends after that turn.
  5. `max_turns` is checked after a turn: the policy is never asked once more, and an episode that is
     over on its last turn is over, not truncated.
@@ -129,7 +130,10 @@ def _play(state: "_State") -> Generator[Prompt | EnvCall, Reply | Turn, tuple[En
         reply = state.answer(_as_reply((yield Prompt(state.messages, state.new, state.tools))))
         if reply.finish_reason != "stop":
             state.refuse(reply.tool_calls)
-            return (Ending.LENGTH if reply.finish_reason == "length" else Ending.CONTEXT), None
+            if reply.finish_reason == "context":
+                return Ending.CONTEXT, None
+            state.rewards[-1] = limits.length_reward
+            return Ending.LENGTH, None
         turn = yield EnvCall("step", lambda reply=reply: turns.reply(reply), limits.step_timeout_s)
         state.observe(_as_turn(turn))
 

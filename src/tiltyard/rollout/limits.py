@@ -1,5 +1,6 @@
 """The limits of one episode, and the order in which they are checked."""
 
+import math
 from dataclasses import dataclass
 
 from tiltyard.errors import ConfigurationError
@@ -25,6 +26,7 @@ class Limits:
         max_seconds: Wall-clock seconds of the whole episode.
         max_tool_calls: Tool calls that are run in one episode.
         step_timeout_s: Wall-clock seconds of one reset or step of the environment.
+        length_reward: What a turn earns that reached `max_tokens_per_turn`; None leaves it unscored.
     """
 
     max_turns: int = 6
@@ -33,6 +35,7 @@ class Limits:
     max_seconds: float | None = None
     max_tool_calls: int | None = None
     step_timeout_s: float | None = 300.0
+    length_reward: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_turns", "max_tokens_per_turn"):
@@ -46,3 +49,5 @@ class Limits:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigurationError(f"{name} must be > 0 seconds or None, got {value!r}")
+        if self.length_reward is not None and not math.isfinite(self.length_reward):
+            raise ConfigurationError(f"length_reward must be finite or None, got {self.length_reward!r}")
