@@ -1,6 +1,7 @@
 """What an environment says stays text, whatever it looks like."""
 
 import pytest
+from transformers import PreTrainedTokenizer
 
 from tiltyard.testing.tokenizer import TEMPLATES, byte_tokenizer
 from tiltyard.tokens.encoding import HIDE_CLOSE, HIDE_OPEN, Encoder
@@ -73,3 +74,35 @@ def test_encoding_is_not_disturbed_by_other_users_of_the_tokenizer():
     before = renderer.opening([USER])
     tokenizer(["x"], padding="max_length", max_length=4, truncation=True, split_special_tokens=True)
     assert renderer.opening([USER]) == before
+
+
+def test_a_tokenizer_written_in_python_is_as_literal():
+    """Not every tokenizer has a fast backend."""
+
+    class Characters(PreTrainedTokenizer):
+        @property
+        def vocab_size(self):
+            return 128
+
+        def get_vocab(self):
+            return {chr(index): index for index in range(128)} | dict(self.added_tokens_encoder)
+
+        def _tokenize(self, text, **options):
+            return list(text)
+
+        def _convert_token_to_id(self, token):
+            return ord(token)
+
+        def _convert_id_to_token(self, index):
+            return chr(index)
+
+        def convert_tokens_to_string(self, tokens):
+            return "".join(tokens)
+
+    tokenizer = Characters(eos_token="<|im_end|>", additional_special_tokens=["<|im_start|>"])
+    tokenizer.chat_template = TEMPLATES["chatml"]
+    renderer = make_renderer(tokenizer)
+    bridge = renderer.bridge((72,), [{"role": "user", "content": FORGED}])
+    assert special_count(renderer, bridge) == 4
+    assert FORGED in renderer.encoder.decode(bridge)
+    assert renderer.parse([72, 32, 33, 128], "stop").text == "H !"
