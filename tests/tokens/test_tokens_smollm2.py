@@ -16,7 +16,7 @@ def tokenizer():
         gguf_path()
     except ConfigurationError as error:
         pytest.skip(str(error))
-    from tiltyard.models.loading import load_tokenizer
+    from tiltyard.models.loading import load_tokenizer  # noqa: PLC0415  # imports torch, and these tests are rarely run
 
     return load_tokenizer(NAME)
 
