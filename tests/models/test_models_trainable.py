@@ -1,8 +1,10 @@
 """What trains, what is sampled from, and what the reference is."""
 
+import peft
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from tiltyard.errors import CheckpointError, ConfigurationError
 from tiltyard.models.trainable import AdapterModel, LoraSettings, make_trainable
@@ -24,7 +26,6 @@ def change(trainable, amount=0.05):
 
 def toy(delta):
     """One layer of weight 1.0 with a rank-1 adapter that adds `delta`."""
-    import peft
 
     class Toy(nn.Module):
         def __init__(self):
@@ -202,7 +203,6 @@ def test_an_adapter_on_modules_that_do_not_exist_is_an_error():
 
 def test_an_exported_model_is_a_plain_transformers_folder(tmp_path):
     """Trained layers are in the folder that transformers loads."""
-    from transformers import AutoModelForCausalLM
 
     made = make_trainable(tiny_model(), "last:1")
     change(made)

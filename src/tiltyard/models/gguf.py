@@ -45,12 +45,14 @@ class GGUFFile:
         """Open the file; nothing is dequantised yet.
 
         Raises:
-            ConfigurationError: The file is missing, or its model or tokenizer is of another family.
+            ConfigurationError: It is not a GGUF file, or its model is of another family.
         """
-        if not path.is_file():
-            raise ConfigurationError(f"GGUF file {str(path)!r} does not exist")
         self.path = path
-        self._reader = require("gguf", "train").GGUFReader(str(path))
+        reader = require("gguf", "train").GGUFReader
+        try:
+            self._reader = reader(str(path))
+        except (ValueError, IndexError) as error:
+            raise ConfigurationError(f"{str(path)!r} cannot be read as a GGUF file: {error}") from error
         family = self.field("general.architecture")
         if family != "llama":
             raise ConfigurationError(

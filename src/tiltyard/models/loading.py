@@ -44,7 +44,8 @@ def load_model(
         raise ConfigurationError(f"dtype must be one of {sorted(DTYPES)}, got {dtype!r}")
     place = _device(device)
     source = _source(name, cache_dir)
-    model = _from_pretrained(AutoModelForCausalLM, name, source, dtype=DTYPES[dtype])
+    with smollm2.no_progress_bars():
+        model = _from_pretrained(AutoModelForCausalLM, name, source, dtype=DTYPES[dtype])
     return LoadedModel(model.to(place).eval(), _from_pretrained(AutoTokenizer, name, source), name)
 
 

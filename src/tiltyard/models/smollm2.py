@@ -7,6 +7,8 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tiltyard.errors import ConfigurationError
@@ -51,8 +53,10 @@ def converted(gguf: Path, cache_dir: Path | None = None) -> Path:
     so that two processes may convert at once and neither sees half a model.
 
     Raises:
-        ConfigurationError: The file cannot be read as a Llama-family model.
+        ConfigurationError: The file is missing, or cannot be read as a Llama-family model.
     """
+    if not gguf.is_file():
+        raise ConfigurationError(f"GGUF file {str(gguf)!r} does not exist")
     root = cache_dir or default_cache_dir()
     target = root / f"{gguf.stem.lower()}-{_fingerprint(gguf)}"
     if target.is_dir():
@@ -63,7 +67,8 @@ def converted(gguf: Path, cache_dir: Path | None = None) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=root))
     try:
-        source.model().save_pretrained(scratch)
+        with no_progress_bars():
+            source.model().save_pretrained(scratch)
         source.tokenizer().save_pretrained(scratch)
         try:
             scratch.rename(target)
@@ -74,6 +79,20 @@ def converted(gguf: Path, cache_dir: Path | None = None) -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """A context without transformers' progress bars, which would break the run's own display."""
+    from transformers.utils import logging  # noqa: PLC0415 - finding the wheel needs no transformers
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _fingerprint(gguf: Path) -> str:

@@ -81,7 +81,9 @@ def _invert(weights: torch.Tensor, uniforms: torch.Tensor) -> tuple[torch.Tensor
     offset = torch.searchsorted(reached, target[:, None], right=True)
     # Rounding may carry the target past the last token of the block that has any weight.
     last = _BLOCK - 1 - (inside > 0).flip(-1).byte().argmax(dim=-1, keepdim=True)
-    return (block * _BLOCK + torch.minimum(offset, last)).squeeze(1), total
+    ids = block * _BLOCK + torch.minimum(offset, last)
+    # Only logits that are not numbers lead past the vocabulary; their total says so.
+    return ids.squeeze(1).clamp_(max=vocabulary - 1), total
 
 
 def uniforms(seed: int, position: int, count: int) -> np.ndarray:
