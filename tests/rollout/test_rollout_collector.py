@@ -126,7 +126,8 @@ def test_a_factory_of_harnesses_is_taken_too():
     """As in the documentation: each slot its own harness around its own environment."""
     factory = lambda: RolloutHarness.local(GuessEnv(), TOKENIZER, max_turns=3, renderer=RENDERER)  # noqa: E731  # written as the documentation writes it
     with collector(factory) as source:
-        assert [member.reward for group in source.collect() for member in group.members] == [1.0] * 6
+        members = [member for group in source.collect() for member in group.members]
+    assert [(member.reward, member.error) for member in members] == [(1.0, None)] * 6
 
 
 def test_members_that_saw_different_tasks_are_an_error():

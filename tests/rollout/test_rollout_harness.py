@@ -107,6 +107,14 @@ def test_a_turn_of_max_tokens_without_an_end_token_was_cut():
     assert (env.actions, harness.get_episode_data().ending) == ([], Ending.LENGTH)
 
 
+def test_a_cut_turn_earns_what_the_limits_say():
+    """The reward of a step is that of the record."""
+    harness = local(GuessEnv(), limits=Limits(max_tokens_per_turn=2, length_reward=-1.0))
+    harness.reset()
+    assert harness.step([65, 66])[1] == -1.0
+    assert harness.get_episode_data().rewards == (-1.0,)
+
+
 def test_a_step_without_an_episode_raises():
     """Before the first reset and after the end."""
     harness = local(GuessEnv())

@@ -207,8 +207,10 @@ class RolloutHarness:
         episode.sampled(ids, logprobs, finish_reason)
         turn = self._call_env(episode)
         trajectory = episode.trajectory
-        truncated = trajectory is not None and trajectory.truncated
-        return self._prompt(episode), turn.reward, turn.done, truncated, self.info
+        if trajectory is None:
+            return self._prompt(episode), turn.reward, turn.done, False, self.info
+        # The loop, not the environment, has the last word on a turn that was cut.
+        return [], trajectory.rewards[-1], turn.done, trajectory.truncated, self.info
 
     def get_episode_data(self) -> Trajectory:
         """The finished episode, with its transcript.
