@@ -109,6 +109,7 @@ def _eval(arguments: argparse.Namespace) -> int:
     from tiltyard.report.terminal import terminal_observer
 
     manifest = load_manifest(arguments.manifest, arguments.set)
+    _quiet()
     out = Path(arguments.out or _run_name(f"{Path(arguments.manifest).stem}-eval"))
     result = evaluate_manifest(manifest, out, terminal_observer(), checkpoint=arguments.checkpoint)
     print(f"{score_text(result)}\nfolder     {out.absolute()}")
@@ -147,12 +148,21 @@ def _run(manifest: "Manifest", folder: Any) -> int:
     from tiltyard.report.summary import summary_text
     from tiltyard.report.terminal import terminal_observer
 
+    _quiet()
     summary = train_manifest(manifest, folder, terminal_observer())
     print(summary_text(summary))
     if summary["interrupted"]:
         print(f"go on with  tiltyard train --resume {folder.path}")
         return INTERRUPTED
     return 0
+
+
+def _quiet() -> None:
+    """Keep the model library's own progress bars out of ours."""
+    from tiltyard._optional import require
+
+    require("torch", "train")
+    require("transformers.utils.logging", "train").disable_progress_bar()
 
 
 def _run_name(stem: str) -> str:

@@ -54,6 +54,13 @@ def test_failed_episodes_are_counted_apart_and_never_as_zero():
     assert found.endings == {"done": 1, "env_error": 1, "unscored": 1}
 
 
+def test_an_episode_cut_before_its_first_score_did_not_succeed():
+    """A model that never ends its turn fails the task, not the run: it counts in the rate and has no reward."""
+    cut = Trajectory("e", Task(), Ending.LENGTH, rewards=(None,))
+    found = score([played(1.0, success=True), cut])
+    assert (found.value.mean, found.value.n, found.reward.mean, found.failed, found.unscored) == (0.5, 2, 1.0, 0, 1)
+
+
 def test_when_every_episode_failed_there_is_no_figure():
     """None, not 0 and not NaN."""
     found = score([played(ending=Ending.ENV_ERROR)])

@@ -13,7 +13,7 @@ from tiltyard.report.terminal import LiveProgress, PlainProgress, terminal_obser
 def evaluated(mean, low, high, **other):
     reward = {"mean": 2.5, "low": 2.0, "high": 3.0, "n": 200}
     figures = {"metric": "success", "mean": mean, "low": low, "high": high, "n": 200, "reward": reward, "valid": None}
-    return {**figures, "turns": 3.25, "turns_to_success": 2.5, "failed": 0, **other}
+    return {**figures, "turns": 3.25, "turns_to_success": 2.5, "failed": 0, "unscored": 3, **other}
 
 
 SUMMARY = {
@@ -84,8 +84,8 @@ def test_an_evaluation_in_which_everything_failed_has_no_figure():
     """None is said as none."""
     nothing = {"mean": None, "low": None, "high": None, "n": 0}
     text = score_text({**nothing, "metric": "reward", "reward": nothing, "valid": None, "turns": None,
-                       "turns_to_success": None, "failed": 8})  # fmt: skip
-    assert text == "reward none, 8 failed, not counted"
+                       "turns_to_success": None, "failed": 8, "unscored": 1})  # fmt: skip
+    assert text == "reward none, 8 failed, not counted, 1 unscored, not counted"
 
 
 def play(observer):

@@ -32,9 +32,13 @@ def score_text(score: Mapping[str, Any]) -> str:
         parts.append(f"turns {score['turns']:.1f}")
     if score["turns_to_success"] is not None:
         parts.append(f"turns to success {score['turns_to_success']:.1f}")
-    if score["failed"]:
-        parts.append(f"{score['failed']} failed, not counted")
+    parts += [f"{score[name]} {name}, not counted" for name in _not_counted(score) if score[name]]
     return ", ".join(parts)
+
+
+def _not_counted(score: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the figure leaves out: an unscored episode is one without success, and has no reward to average."""
+    return ("failed",) if score["metric"] == "success" else ("failed", "unscored")
 
 
 def _headline(summary: Mapping[str, Any]) -> str:

@@ -166,7 +166,7 @@ def build_batch(groups: Sequence[Group], algorithm: GRPO, *, truncated: Truncate
 
 
 def _score(trajectory: Trajectory, truncated: Truncated) -> Score:
-    if trajectory.reward is not None and trajectory.truncated and truncated == "zero":
+    if not trajectory.failed and trajectory.truncated and truncated == "zero":
         return Score(0.0, (0.0,) * trajectory.turns)
     return Score(trajectory.reward, trajectory.rewards)
 

@@ -12,20 +12,24 @@ from tiltyard.train.interval import Interval
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a set of episodes amounts to. Failed episodes have no score: they are counted apart, never as 0.
+    """What a set of episodes amounts to.
+
+    Failed episodes are counted apart, never as 0. An episode that was cut before anything was scored is no
+    failure: it did not succeed, and has no reward.
 
     Attributes:
         metric: What `value` is: the share of episodes that succeeded, or the mean reward where nothing says
             what success is.
         value: The figure to compare.
-        reward: Mean of the episodes' summed rewards.
+        reward: Mean of the summed rewards of the episodes that have one.
         success: Share of episodes that succeeded; None where nothing says what success is.
         valid: Share of answers (or episodes) that the environment called valid; None where it says nothing.
-        turns: Mean turns of the scored episodes; None when there are none.
+        turns: Mean turns of the episodes that did not fail; None when there are none.
         turns_to_success: Mean turns of those that succeeded; None when there are none.
         episodes: All of them, failed ones included.
-        failed: Episodes without a score.
-        truncated: Scored episodes that were cut for a reason outside the task.
+        failed: Episodes whose ending says that they cannot be scored.
+        truncated: Episodes that were cut for a reason outside the task.
+        unscored: Episodes that did not fail and have no reward all the same.
         endings: How many ended how.
     """
 
@@ -39,6 +43,7 @@ class Score:
     episodes: int
     failed: int
     truncated: int
+    unscored: int
     endings: Mapping[str, int]
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,41 +60,43 @@ def score(trajectories: Sequence[Trajectory], max_reward: float | None = None) -
     An episode succeeded when the environment's `info["success"]` says so; where the environment never speaks of
     success, when its reward reaches `max_reward`; with neither, the mean reward is the figure.
     """
-    scored = [trajectory for trajectory in trajectories if trajectory.reward is not None]
-    outcomes = successes(scored, max_reward)
-    reward = interval.mean([trajectory.reward for trajectory in scored if trajectory.reward is not None])
+    whole = [trajectory for trajectory in trajectories if not trajectory.failed]
+    outcomes = successes(whole, max_reward)
+    rewards = [trajectory.reward for trajectory in whole if trajectory.reward is not None]
+    reward = interval.mean(rewards)
     success = None if outcomes is None else interval.share(sum(outcomes), len(outcomes))
-    won = [trajectory.turns for trajectory, outcome in zip(scored, outcomes or [], strict=False) if outcome]
+    won = [trajectory.turns for trajectory, outcome in zip(whole, outcomes or [], strict=False) if outcome]
     return Score(
         metric="reward" if success is None else "success",
         value=reward if success is None else success,
         reward=reward,
         success=success,
-        valid=valid_share(scored),
-        turns=_mean([trajectory.turns for trajectory in scored]),
+        valid=valid_share(whole),
+        turns=_mean([trajectory.turns for trajectory in whole]),
         turns_to_success=_mean(won),
         episodes=len(trajectories),
-        failed=sum(trajectory.reward is None for trajectory in trajectories),
-        truncated=sum(trajectory.truncated for trajectory in scored),
+        failed=len(trajectories) - len(whole),
+        truncated=sum(trajectory.truncated for trajectory in trajectories),
+        unscored=len(whole) - len(rewards),
         endings=endings(trajectories),
     )
 
 
-def successes(scored: Sequence[Trajectory], max_reward: float | None) -> list[bool] | None:
-    """Say of each scored episode whether it succeeded; None where nothing says what success is.
+def successes(whole: Sequence[Trajectory], max_reward: float | None) -> list[bool] | None:
+    """Say of each episode that did not fail whether it succeeded; None where nothing says what success is.
 
     Once the environment speaks of success in one episode, an episode that ended without the word did not succeed.
     """
-    if any(trajectory.success is not None for trajectory in scored):
-        return [bool(trajectory.success) for trajectory in scored]
+    if any(trajectory.success is not None for trajectory in whole):
+        return [bool(trajectory.success) for trajectory in whole]
     if max_reward is None:
         return None
-    return [trajectory.reward is not None and trajectory.reward >= max_reward for trajectory in scored]
+    return [trajectory.reward is not None and trajectory.reward >= max_reward for trajectory in whole]
 
 
-def valid_share(scored: Sequence[Trajectory]) -> Interval | None:
+def valid_share(whole: Sequence[Trajectory]) -> Interval | None:
     """Return the share of what the environment called valid: `info["valid"]`, one bool or one for each turn."""
-    stated = [trajectory.info["valid"] for trajectory in scored if "valid" in trajectory.info]
+    stated = [trajectory.info["valid"] for trajectory in whole if "valid" in trajectory.info]
     flags = [bool(flag) for value in stated for flag in (value if isinstance(value, list | tuple) else [value])]
     return interval.share(sum(flags), len(flags)) if flags else None
 

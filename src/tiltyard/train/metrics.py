@@ -15,7 +15,7 @@ class Totals:
 
     Attributes:
         episodes: Finished episodes, failed ones included.
-        failed: Those without a score.
+        failed: Those whose ending says that they cannot be scored.
         truncated: Those that were cut for a reason outside the task.
         endings: How many ended how.
         sampled_tokens: What the policy sampled in all of them.
@@ -30,7 +30,7 @@ class Totals:
     def add(self, trajectory: Trajectory) -> None:
         """Count one finished episode."""
         self.episodes += 1
-        self.failed += trajectory.reward is None
+        self.failed += trajectory.failed
         self.truncated += trajectory.truncated
         self.endings[trajectory.ending.value] = self.endings.get(trajectory.ending.value, 0) + 1
         self.sampled_tokens += trajectory.transcript.sampled if trajectory.transcript else 0
@@ -59,6 +59,7 @@ def step_metrics(
         "episodes": played.episodes,
         "failed": played.failed,
         "truncated": played.truncated,
+        "unscored": played.unscored,
         "endings": dict(played.endings),
         "sampled_tokens": sum(sampled),
         "tokens_per_s": sum(sampled) / took if took > 0 else None,

@@ -1,0 +1,159 @@
+"""Runs that were interrupted, and go on."""
+
+import json
+
+import pytest
+from safetensors.torch import load_file
+
+from tiltyard.errors import CheckpointError, ConfigurationError, ManifestError
+
+ROWS = """
+from pathlib import Path
+
+
+class Env:
+    dataset_size = int(Path(__file__).with_name("size").read_text())
+
+    def reset(self, seed=None, row_index=None, evaluation=None):
+        return f"r{row_index}", {}
+
+    def step(self, action):
+        return "", float(len(action)), True, False, {}
+"""
+
+SIX_ROWS = "{steps: 3, batch_size: 2, seed: 7, save_every: 1, eval: {tasks: 0}}"
+
+
+def played(read_lines, run):
+    """What was sampled for each episode of training, by step and id; of one played twice, the last."""
+    lines = [line for line in read_lines(run / "trajectories.jsonl") if line["phase"] == "train"]
+    return {(line["step"], line["episode_id"]): (line["task"], line["ids"]) for line in lines}
+
+
+def weights(run, step):
+    return load_file(run / "checkpoints" / f"step-{step:08d}" / "weights.safetensors")
+
+
+@pytest.mark.parametrize("answers", [3, 11, 20, 34])
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(answers, write_manifest, train, read_lines, tmp_path):
+    """Ctrl-C in an evaluation, or in any step: same tasks, same samples, same weights, and every episode kept."""
+    path = write_manifest()
+    whole = train(path, tmp_path / "whole")
+    assert not whole["interrupted"]
+    (tmp_path / "stop").write_text(str(answers + _answers_so_far(path)))
+    broken = train(path, tmp_path / "run")
+    kept = read_lines(tmp_path / "run" / "trajectories.jsonl")
+    assert (broken["interrupted"], broken["episodes"]) == (True, len(kept))
+    summary = train(None, tmp_path / "run", resume=True)
+    assert (summary["interrupted"], summary["steps_done"], summary["attempts"]) == (False, 3, 2)
+    assert read_lines(tmp_path / "run" / "trajectories.jsonl")[: len(kept)] == kept
+    assert played(read_lines, tmp_path / "run") == played(read_lines, tmp_path / "whole")
+    ours, theirs = weights(tmp_path / "run", 3), weights(tmp_path / "whole", 3)
+    # Which episodes share a batch depends on the clock, and rounding on the batch.
+    assert all((ours[name] - theirs[name]).abs().mean() < 1e-5 for name in theirs)
+    for name in ("eval_before", "eval_after"):
+        assert summary[name]["mean"] == whole[name]["mean"]
+
+
+def _answers_so_far(path):
+    import sys
+
+    (module,) = [m for m in sys.modules.values() if getattr(m, "__file__", None) == str(path.with_name("env.py"))]
+    return module.Env.answers
+
+
+def test_ctrl_c_checkpoints_the_last_finished_step(write_manifest, train, read_lines, tmp_path):
+    """Between two checkpoints nothing that was learned is lost."""
+    path = write_manifest()
+    train(path, tmp_path / "first", "training.steps=1", "training.eval.tasks=0")
+    (tmp_path / "stop").write_text(str(_answers_so_far(path) + 20))
+    summary = train(path, tmp_path / "run", "training.save_every=0", "training.eval.tasks=0")
+    assert summary["steps_done"] == len(read_lines(tmp_path / "run" / "metrics.jsonl")) > 0
+    assert [f.name for f in (tmp_path / "run" / "checkpoints").iterdir()] == [f"step-{summary['steps_done']:08d}"]
+
+
+def test_a_finished_run_can_be_given_more_steps(write_manifest, train, read_lines, tmp_path):
+    """The new steps follow the old ones, and the last evaluation is of the last step."""
+    path = write_manifest()
+    train(path, tmp_path / "run")
+    summary = train(None, tmp_path / "run", "training.steps=4", resume=True)
+    assert [line["step"] for line in read_lines(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert (summary["steps_done"], summary["eval_after"]["step"]) == (4, 4)
+
+
+def test_a_finished_run_that_is_resumed_plays_nothing(write_manifest, train, read_lines, tmp_path):
+    """There is nothing left to do, and the summary stays."""
+    path = write_manifest()
+    before = train(path, tmp_path / "run")
+    after = train(path, tmp_path / "run", resume=True)
+    assert (after["episodes"], after["eval_after"]) == (before["episodes"], before["eval_after"])
+
+
+def test_a_run_is_not_resumed_with_other_settings(write_manifest, train, tmp_path):
+    """Everything that differs is named, with both values."""
+    path = write_manifest()
+    train(path, tmp_path / "run", "training.steps=1", "training.eval.tasks=0")
+    with pytest.raises(ManifestError) as raised:
+        train(path, tmp_path / "run", "training.eval.tasks=0", "training.seed=5", "rollout.top_k=3", resume=True)
+    assert str(raised.value) == (
+        f"{tmp_path}/run was begun with other settings; resume with them, or begin a new run\n"
+        "  rollout.top_k: the run has 0, now it is 3\n"
+        "  training.seed: the run has 0, now it is 5"
+    )
+
+
+def test_a_folder_without_a_run_is_not_resumed(train, tmp_path):
+    """The folder is named whole."""
+    with pytest.raises(ConfigurationError, match=r"is no run folder: it has no config\.yaml"):
+        train(None, tmp_path, resume=True)
+
+
+def rows_played(read_lines, run):
+    """The row of each group, in the order of steps and groups."""
+    groups = {line["group"]: line["task"]["row_index"] for line in read_lines(run / "trajectories.jsonl")}
+    return [groups[key] for key in sorted(groups)]
+
+
+def test_a_resumed_run_goes_on_in_the_same_shuffle(write_manifest, train, read_lines, tmp_path):
+    """CK-01, runs a, b and d: the rows of 2 + 1 steps are those of 3, and epoch 2 has an order of its own."""
+    (tmp_path / "size").write_text("6")
+    path = write_manifest(ROWS, algorithm="{group_size: 2}", training=SIX_ROWS)
+    train(path, tmp_path / "a")
+    train(path, tmp_path / "b", "training.steps=2")
+    train(None, tmp_path / "b", "training.steps=3", resume=True)
+    assert rows_played(read_lines, tmp_path / "b") == rows_played(read_lines, tmp_path / "a")
+    assert sorted(rows_played(read_lines, tmp_path / "a")) == [0, 1, 2, 3, 4, 5]
+    train(path, tmp_path / "long", "training.steps=6")
+    train(None, tmp_path / "b", "training.steps=6", resume=True)
+    rows = rows_played(read_lines, tmp_path / "b")
+    assert rows == rows_played(read_lines, tmp_path / "long")
+    assert sorted(rows[6:]) == [0, 1, 2, 3, 4, 5]
+    assert rows[6:] != rows[:6]
+
+
+def test_a_checkpoint_is_not_resumed_on_other_data(write_manifest, train, tmp_path):
+    """CK-01, run c: both datasets are named, and no row is skipped."""
+    (tmp_path / "size").write_text("6")
+    path = write_manifest(ROWS, algorithm="{group_size: 2}", training=SIX_ROWS)
+    train(path, tmp_path / "run", "training.steps=2")
+    (tmp_path / "size").write_text("3")
+    (tmp_path / "env.py").rename(tmp_path / "other.py")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("env.py:Env", "other.py:Env"))
+    with pytest.raises(CheckpointError, match=r"env\.py:Env' \(6 rows\), but this run has .*other\.py:Env' \(3 rows\)"):
+        train(None, tmp_path / "run", "training.steps=3", resume=True)
+
+
+def test_the_summary_of_an_interrupted_run_is_written(write_manifest, train, tmp_path):
+    """It says how far the run came."""
+    path = write_manifest()
+    train(path, tmp_path / "first", "training.steps=1", "training.eval.tasks=0")
+    (tmp_path / "stop").write_text(str(_answers_so_far(path) + 2))
+    train(path, tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["interrupted"], summary["steps_done"], summary["eval_after"], summary["leaked"]) == (
+        True,
+        0,
+        None,
+        0,
+    )
