@@ -1,5 +1,7 @@
-# Everything runs in .venv, which is made on first use. `make PYTHON=python3.12 setup` picks another interpreter.
+# Everything runs in .venv, which is made on first use. `make PYTHON=python3.12 setup` picks another interpreter,
+# `make OUT=DIR demo` another run folder.
 PYTHON ?= python3
+OUT ?= runs/demo
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
@@ -34,8 +36,8 @@ $(INSTALLED_BENCH): $(INSTALLED)
 	@$(PIP) --quiet -e '.[train,dev,bench]'
 	@touch $@
 
-demo: $(INSTALLED) ## Train a small model on a game, on the CPU, and show whether it learned
-	$(BIN)/tiltyard demo --out runs/demo
+demo: $(INSTALLED) ## Train a small model in a game, on the CPU, and show whether it learned
+	$(BIN)/tiltyard demo --out $(OUT)
 
 test: $(INSTALLED) ## Run the fast tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m "not slow"

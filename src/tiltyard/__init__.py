@@ -1,3 +1,228 @@
 """Tiltyard: language models train in environments. See `docs/` and the README."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tiltyard.envs.base import Env, TextEnv, TurnEnv
+    from tiltyard.envs.check import check_env
+    from tiltyard.envs.findings import CheckReport
+    from tiltyard.envs.observation import process_observation
+    from tiltyard.envs.text_turns import TextTurns
+    from tiltyard.envs.tool import EnvTool
+    from tiltyard.envs.tool_turns import ToolTurns
+    from tiltyard.envs.turns import as_turns
+    from tiltyard.errors import (
+        CheckpointError,
+        ConfigurationError,
+        EnvError,
+        EnvTimeoutError,
+        EpisodeOverError,
+        GroupMismatchError,
+        LostSessionError,
+        ManifestError,
+        MissingExtraError,
+        PolicyError,
+        PromptTooLongError,
+        RolloutError,
+        TemplateError,
+        TiltyardError,
+        ToolCrashError,
+        ToolError,
+        TranscriptError,
+    )
+    from tiltyard.manifest import Manifest, load_manifest
+    from tiltyard.models.loading import LoadedModel, load_model
+    from tiltyard.models.trainable import LoraSettings, make_trainable
+    from tiltyard.policies.base import Policy, Sampled, Sampling, TokenPolicy, TokenRequest
+    from tiltyard.policies.hf import HFPolicy
+    from tiltyard.rollout.batched import BatchedRollout, Job
+    from tiltyard.rollout.collector import RolloutCollector
+    from tiltyard.rollout.episode import episode
+    from tiltyard.rollout.groups import Group
+    from tiltyard.rollout.harness import RolloutHarness
+    from tiltyard.rollout.in_process import InProcessEnvClient
+    from tiltyard.rollout.limits import Limits
+    from tiltyard.rollout.outcome import ENDINGS, Ending
+    from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
+    from tiltyard.rollout.trajectory import Trajectory
+    from tiltyard.tokens.ledger import Ledger
+    from tiltyard.tokens.renderer import Renderer, make_renderer
+    from tiltyard.tokens.transcript import Transcript
+    from tiltyard.tools.base import Tool, tool
+    from tiltyard.tools.manager import ToolManager
+    from tiltyard.train.algorithms import GRPO
+    from tiltyard.train.batch import Batch, build_batch
+    from tiltyard.train.learner import Learner, OptimiserSettings
+    from tiltyard.train.rollout import train_llm_rollout
+    from tiltyard.types import FinishReason, Message, Prompt, Reply, StepResult, Task, ToolCall, ToolSchema, Turn
+
 __version__ = "0.1.0"
+
+# Where each public name lives. It is imported when it is first used: `import tiltyard` loads nothing heavy.
+_HOME = {
+    "Batch": "tiltyard.train.batch",
+    "BatchedRollout": "tiltyard.rollout.batched",
+    "CheckReport": "tiltyard.envs.findings",
+    "CheckpointError": "tiltyard.errors",
+    "ConfigurationError": "tiltyard.errors",
+    "ENDINGS": "tiltyard.rollout.outcome",
+    "Ending": "tiltyard.rollout.outcome",
+    "Env": "tiltyard.envs.base",
+    "EnvError": "tiltyard.errors",
+    "EnvTimeoutError": "tiltyard.errors",
+    "EnvTool": "tiltyard.envs.tool",
+    "EpisodeOverError": "tiltyard.errors",
+    "FinishReason": "tiltyard.types",
+    "GRPO": "tiltyard.train.algorithms",
+    "Group": "tiltyard.rollout.groups",
+    "GroupMismatchError": "tiltyard.errors",
+    "HFPolicy": "tiltyard.policies.hf",
+    "InProcessEnvClient": "tiltyard.rollout.in_process",
+    "Job": "tiltyard.rollout.batched",
+    "Learner": "tiltyard.train.learner",
+    "Ledger": "tiltyard.tokens.ledger",
+    "Limits": "tiltyard.rollout.limits",
+    "LoadedModel": "tiltyard.models.loading",
+    "LoraSettings": "tiltyard.models.trainable",
+    "LostSessionError": "tiltyard.errors",
+    "Manifest": "tiltyard.manifest",
+    "ManifestError": "tiltyard.errors",
+    "Message": "tiltyard.types",
+    "MissingExtraError": "tiltyard.errors",
+    "OptimiserSettings": "tiltyard.train.learner",
+    "Policy": "tiltyard.policies.base",
+    "PolicyError": "tiltyard.errors",
+    "Prompt": "tiltyard.types",
+    "PromptTooLongError": "tiltyard.errors",
+    "Renderer": "tiltyard.tokens.renderer",
+    "Reply": "tiltyard.types",
+    "RolloutCollector": "tiltyard.rollout.collector",
+    "RolloutError": "tiltyard.errors",
+    "RolloutHarness": "tiltyard.rollout.harness",
+    "Sampled": "tiltyard.policies.base",
+    "Sampling": "tiltyard.policies.base",
+    "StepResult": "tiltyard.types",
+    "Task": "tiltyard.types",
+    "TaskAssigner": "tiltyard.rollout.tasks",
+    "TemplateError": "tiltyard.errors",
+    "TextEnv": "tiltyard.envs.base",
+    "TextTurns": "tiltyard.envs.text_turns",
+    "TiltyardError": "tiltyard.errors",
+    "TokenPolicy": "tiltyard.policies.base",
+    "TokenRequest": "tiltyard.policies.base",
+    "Tool": "tiltyard.tools.base",
+    "ToolCall": "tiltyard.types",
+    "ToolCrashError": "tiltyard.errors",
+    "ToolError": "tiltyard.errors",
+    "ToolManager": "tiltyard.tools.manager",
+    "ToolSchema": "tiltyard.types",
+    "ToolTurns": "tiltyard.envs.tool_turns",
+    "Trajectory": "tiltyard.rollout.trajectory",
+    "Transcript": "tiltyard.tokens.transcript",
+    "TranscriptError": "tiltyard.errors",
+    "Turn": "tiltyard.types",
+    "TurnEnv": "tiltyard.envs.base",
+    "as_turns": "tiltyard.envs.turns",
+    "build_batch": "tiltyard.train.batch",
+    "check_env": "tiltyard.envs.check",
+    "episode": "tiltyard.rollout.episode",
+    "evaluation_tasks": "tiltyard.rollout.tasks",
+    "load_manifest": "tiltyard.manifest",
+    "load_model": "tiltyard.models.loading",
+    "make_renderer": "tiltyard.tokens.renderer",
+    "make_trainable": "tiltyard.models.trainable",
+    "process_observation": "tiltyard.envs.observation",
+    "tool": "tiltyard.tools.base",
+    "train_llm_rollout": "tiltyard.train.rollout",
+}
+
+__all__ = [
+    "ENDINGS",
+    "GRPO",
+    "Batch",
+    "BatchedRollout",
+    "CheckReport",
+    "CheckpointError",
+    "ConfigurationError",
+    "Ending",
+    "Env",
+    "EnvError",
+    "EnvTimeoutError",
+    "EnvTool",
+    "EpisodeOverError",
+    "FinishReason",
+    "Group",
+    "GroupMismatchError",
+    "HFPolicy",
+    "InProcessEnvClient",
+    "Job",
+    "Learner",
+    "Ledger",
+    "Limits",
+    "LoadedModel",
+    "LoraSettings",
+    "LostSessionError",
+    "Manifest",
+    "ManifestError",
+    "Message",
+    "MissingExtraError",
+    "OptimiserSettings",
+    "Policy",
+    "PolicyError",
+    "Prompt",
+    "PromptTooLongError",
+    "Renderer",
+    "Reply",
+    "RolloutCollector",
+    "RolloutError",
+    "RolloutHarness",
+    "Sampled",
+    "Sampling",
+    "StepResult",
+    "Task",
+    "TaskAssigner",
+    "TemplateError",
+    "TextEnv",
+    "TextTurns",
+    "TiltyardError",
+    "TokenPolicy",
+    "TokenRequest",
+    "Tool",
+    "ToolCall",
+    "ToolCrashError",
+    "ToolError",
+    "ToolManager",
+    "ToolSchema",
+    "ToolTurns",
+    "Trajectory",
+    "Transcript",
+    "TranscriptError",
+    "Turn",
+    "TurnEnv",
+    "as_turns",
+    "build_batch",
+    "check_env",
+    "episode",
+    "evaluation_tasks",
+    "load_manifest",
+    "load_model",
+    "make_renderer",
+    "make_trainable",
+    "process_observation",
+    "tool",
+    "train_llm_rollout",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tiltyard' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

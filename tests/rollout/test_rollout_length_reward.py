@@ -8,7 +8,7 @@ from tiltyard.errors import ConfigurationError
 from tiltyard.rollout.episode import episode
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.outcome import Ending
-from tiltyard.testing import GuessEnv
+from tiltyard.testing.guess import GuessEnv
 from tiltyard.types import Reply, Task
 
 

@@ -37,7 +37,9 @@ class Boxes:
     """
 
     max_turns = BOXES
-    system_prompt: str | None = "One of five boxes holds a coin. Open one box per turn, never the same twice."
+    system_prompt: str | None = (
+        "One of five boxes holds a coin. Open one box per turn, never the same twice. Answer with one letter."
+    )
     examples: tuple[Message, ...] = (
         {"role": "user", "content": "Which box: P, Q, R, S, T?"},
         {"role": "assistant", "content": "S"},
