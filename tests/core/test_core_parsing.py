@@ -1,6 +1,8 @@
 """Tool calls in text: what is run, what is answered with an error, and what is only text."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.tools.parsing import parse_hermes, parse_text
@@ -135,6 +137,40 @@ def test_thinking_tags_inside_an_argument_are_text():
     assert sound(block('{"name":"write","arguments":{"t":"<think> and </think>"}}')) == [
         ("write", {"t": "<think> and </think>"})
     ]
+
+
+PIECES = [
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    '{"name": "f"',
+    ', "arguments": {"a": "',
+    '"}}',
+    "}",
+    "[",
+    "\\",
+    "\n",
+    "x",
+]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), max_size=14), st.sampled_from(["stop", "length"])
+)
+def test_no_text_breaks_the_parser(pieces, finish_reason):
+    """Whatever was sampled comes apart into text, thinking and calls; a sound call has a name and arguments."""
+    for call in parse_hermes("".join(pieces), finish_reason).calls:
+        assert (call.error is None) == (call.arguments is not None)
+        assert call.name or call.error
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"name": "f", "arguments": {"n": ' + "9" * 5000 + "}}"])
+def test_json_that_python_cannot_hold_is_an_error(body):
+    """Depth and digits beyond its limits are the model's mistake."""
+    assert sound(block(body)) == []
+    assert len(errors(block(body))) == 1
 
 
 def test_plain_text_is_not_touched():

@@ -297,6 +297,28 @@ def test_a_schema_that_is_none_is_refused_when_it_is_registered(parameters):
         ToolManager([Bad()])
 
 
+def test_a_schema_that_breaks_when_it_is_used_fails_the_episode():
+    """A reference that leads out of the schema is not fetched."""
+
+    class Lost:
+        def __call__(self, tool_name, arguments):
+            return "ran"
+
+        def tool_info(self):
+            parameters = {
+                "type": "object",
+                "properties": {"x": {"$ref": "https://example.com/x.json"}, "y": {"$ref": "#/$defs/y"}},
+                "$defs": {"y": {"type": "integer"}},
+            }
+            return {"type": "function", "function": {"name": "lost", "parameters": parameters}}
+
+    tools = ToolManager([Lost()])
+    assert tools(ToolCall("lost", {"y": 1})) == "ran"
+    assert "'1' is not of type 'integer'" in tools(ToolCall("lost", {"y": "1"}))
+    with pytest.raises(ToolCrashError, match="the schema of tool 'lost'"):
+        tools(ToolCall("lost", {"x": 1}))
+
+
 def test_a_recorded_call_has_the_arguments_as_the_model_wrote_them():
     """Key order, spacing and non-ASCII text survive; a dict becomes JSON (case TP-06)."""
     as_text = '{"b": "\\u00e9",  "a": 1}'

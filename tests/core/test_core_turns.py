@@ -74,8 +74,40 @@ def test_a_text_environment_is_reset_with_what_it_takes():
             return "begin", {}
 
     assert TextTurns(Seedless()).start(Task(seed=5)).messages == ({"role": "user", "content": "begin"},)
-    with pytest.raises(ConfigurationError, match="row 2"):
+    with pytest.raises(ConfigurationError, match=r"training row 2.*takes no row_index;"):
         TextTurns(GuessEnv()).start(Task(row_index=2))
+
+
+def test_held_out_rows_are_never_served_from_the_training_rows():
+    """An environment with rows that cannot be told the split is an error when one is evaluated."""
+
+    class OneSplit(Recorder):
+        def reset(self, seed=None, row_index=None):
+            return "begin", {}
+
+    TextTurns(OneSplit()).start(Task(row_index=2))
+    with pytest.raises(ConfigurationError, match=r"evaluation row 2.*takes no evaluation;"):
+        TextTurns(OneSplit()).start(Task(row_index=2, evaluation=True))
+
+
+def test_the_trajectorys_info_is_its_own():
+    """An environment that writes on into one dict does not change the record of an episode that is over."""
+
+    class OneInfo(Recorder):
+        info = {}
+
+        def step(self, action):
+            self.info["word"] = action
+            return action, 1.0, True, False, self.info
+
+    env, kept = OneInfo(), []
+    for word in ("first", "second"):
+        flow = episode(env, Task())
+        next(flow)
+        with pytest.raises(StopIteration) as end:
+            flow.send(Reply(word))
+        kept.append(end.value.value)
+    assert [trajectory.info["word"] for trajectory in kept] == ["first", "second"]
 
 
 def test_a_tool_environment_is_reset_with_the_task():

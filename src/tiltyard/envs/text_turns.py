@@ -54,12 +54,16 @@ class TextTurns:
         """Reset the environment.
 
         Raises:
-            ConfigurationError: The task names a row, and the environment's `reset` takes none.
+            ConfigurationError: The task names a row, and the environment's `reset` cannot be told which.
             RolloutError: The environment failed.
         """
-        if task.row_index is not None and "row_index" not in self._options:
+        needed = {"row_index"} if task.row_index is not None else set()
+        if task.row_index is not None and task.evaluation:
+            needed.add("evaluation")  # without it the held-out rows would be training rows
+        if missing := needed - self._options:
             raise ConfigurationError(
-                f"the task names row {task.row_index}, but {self._reset_name} takes no row_index; "
+                f"the task names {'evaluation' if task.evaluation else 'training'} row {task.row_index}, but "
+                f"{self._reset_name} takes no {' and no '.join(sorted(missing))}; "
                 "add the parameters row_index and evaluation to it, or give tasks without a row"
             )
         self._over = True

@@ -235,7 +235,7 @@ class _State:
             start_reward=self.start_reward,
             error=error,
             first_observation=self.first_observation,
-            info=self.turn.info,
+            info=dict(self.turn.info),  # the environment may go on writing to its own
             success=None if success is None else bool(success),
             seconds=self.clock() - self.began,
         )

@@ -13,11 +13,13 @@ class Limits:
     Checked in this order, each at the place named, and the first that holds ends the episode:
     1. a reset or step that passes `step_timeout_s` (while it runs; the episode fails with `env_error`);
     2. `done`, then `truncated` of the environment (after each step);
-    3. `max_turns` (after a turn: never one model call more than `max_turns`);
-    4. `max_seconds` (before a model call);
-    5. `max_context` (before a model call: with no room left no request is made);
-    6. `max_tokens_per_turn` and the room left in the context (while sampling);
-    7. `max_tool_calls` (while the calls of a turn run; those beyond it are answered as not run).
+    3. `max_tool_calls` (before the calls of a turn run: those beyond it are answered as not run, and the
+       episode ends after that turn);
+    4. `max_turns` (after a turn: never one model call more than `max_turns`);
+    5. `max_seconds` (before a model call);
+    6. `max_context` (before a model call: with no room left no request is made);
+    7. `max_tokens_per_turn` and the room left in the context (while sampling; what was cut there never
+       reaches the environment).
 
     Attributes:
         max_turns: Model calls in one episode.

@@ -107,7 +107,8 @@ class ToolManager:
         if entry is None:
             return _refused("unknown_tool", f"there is no tool {call.name!r}; the tools are: {self._known()}")
         arguments = call.arguments or {}
-        problem = entry.check(arguments)
+        # A schema can break while it is used, e.g. on a reference that leads nowhere.
+        problem = guarded(f"the schema of tool {call.name!r}", ToolCrashError, entry.check, arguments)
         if problem is not None:
             return _refused("bad_arguments", problem)
         try:

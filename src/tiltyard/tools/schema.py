@@ -6,6 +6,7 @@ from typing import Any
 import jsonschema
 from jsonschema import Draft202012Validator
 from jsonschema.protocols import Validator
+from referencing import Registry
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.types import ToolSchema
@@ -51,7 +52,7 @@ class ArgumentsCheck:
             ) from error
         if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
             raise ConfigurationError(f"the parameters of tool {self.name!r} must be of type 'object'")
-        self._validator: Validator = Draft202012Validator(parameters)
+        self._validator: Validator = Draft202012Validator(parameters, registry=Registry())  # fetches nothing
 
     def __call__(self, arguments: dict[str, Any]) -> str | None:
         """What is wrong with the arguments, as text for the model; None when they fit."""
