@@ -219,15 +219,11 @@ def train_manifest(manifest: Manifest, folder: RunFolder, observer: RunObserver)
         CheckpointError: The folder's checkpoint does not fit the manifest.
         MissingExtraError: The `train` extra is not installed.
     """
-    facts = probe(manifest.environment, env_factory(manifest.environment))
-    require("torch", "train")
-    from tiltyard.train.rollout import train_llm_rollout
+    with folder:
+        plan, parts = _prepared(manifest, folder, observer)
+        from tiltyard.train.rollout import train_llm_rollout
 
-    plan = run_plan(manifest, facts)
-    try:
-        return train_llm_rollout(run_parts(manifest, facts, folder, observer), plan, folder, observer)
-    finally:
-        folder.close()
+        return train_llm_rollout(parts, plan, folder, observer)
 
 
 def evaluate_manifest(
@@ -247,20 +243,25 @@ def evaluate_manifest(
     """
     if not manifest.training.eval.tasks:
         raise ManifestError("training.eval.tasks: an evaluation needs at least 1 task, got 0")
-    facts = probe(manifest.environment, env_factory(manifest.environment))
-    require("torch", "train")
-    from tiltyard.train.checkpoint import load_weights
-    from tiltyard.train.rollout import evaluate
+    with RunFolder.create(out, manifest_to_yaml(manifest)) as folder:
+        plan, parts = _prepared(manifest, folder, observer)
+        from tiltyard.train.checkpoint import load_weights
+        from tiltyard.train.rollout import evaluate
 
-    plan = run_plan(manifest, facts)
-    folder = RunFolder.create(out, manifest_to_yaml(manifest))
-    try:
-        parts = run_parts(manifest, facts, folder, observer)
         step = 0 if checkpoint is None else load_weights(checkpoint, parts.model).step
         parts.policy.weights_changed()
         return evaluate(parts, plan, folder, observer, step=step)
-    finally:
-        folder.close()
+
+
+def _prepared(manifest: Manifest, folder: RunFolder, observer: RunObserver) -> "tuple[RunPlan, RunParts]":
+    """Ask the environment first and load the model last; a new folder goes away when something cannot be made."""
+    try:
+        facts = probe(manifest.environment, env_factory(manifest.environment))
+        require("torch", "train")
+        return run_plan(manifest, facts), run_parts(manifest, facts, folder, observer)
+    except BaseException:
+        folder.discard()
+        raise
 
 
 def resumed_manifest(run: str | Path, manifest: str | Path | None, overrides: Sequence[str] = ()) -> Manifest:

@@ -63,6 +63,12 @@ def model_folder(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def letters() -> str:
+    """The source of the environment that manifests name when nothing else is said."""
+    return LETTERS
+
+
 @pytest.fixture
 def write_manifest(tmp_path, model_folder):
     """Write an environment and a manifest that trains it; returns the manifest's path."""

@@ -1,6 +1,7 @@
 """Runs that were interrupted, and go on."""
 
 import json
+import sys
 
 import pytest
 from safetensors.torch import load_file
@@ -30,6 +31,12 @@ def played(read_lines, run):
     return {(line["step"], line["episode_id"]): (line["task"], line["ids"]) for line in lines}
 
 
+def answers_so_far(path):
+    """How many answers the environment of this manifest has had in this process."""
+    (module,) = [m for m in sys.modules.values() if getattr(m, "__file__", None) == str(path.with_name("env.py"))]
+    return module.Env.answers
+
+
 def weights(run, step):
     return load_file(run / "checkpoints" / f"step-{step:08d}" / "weights.safetensors")
 
@@ -40,7 +47,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(answers, write_ma
     path = write_manifest()
     whole = train(path, tmp_path / "whole")
     assert not whole["interrupted"]
-    (tmp_path / "stop").write_text(str(answers + _answers_so_far(path)))
+    (tmp_path / "stop").write_text(str(answers + answers_so_far(path)))
     broken = train(path, tmp_path / "run")
     kept = read_lines(tmp_path / "run" / "trajectories.jsonl")
     assert (broken["interrupted"], broken["episodes"]) == (True, len(kept))
@@ -55,18 +62,11 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(answers, write_ma
         assert summary[name]["mean"] == whole[name]["mean"]
 
 
-def _answers_so_far(path):
-    import sys
-
-    (module,) = [m for m in sys.modules.values() if getattr(m, "__file__", None) == str(path.with_name("env.py"))]
-    return module.Env.answers
-
-
 def test_ctrl_c_checkpoints_the_last_finished_step(write_manifest, train, read_lines, tmp_path):
     """Between two checkpoints nothing that was learned is lost."""
     path = write_manifest()
     train(path, tmp_path / "first", "training.steps=1", "training.eval.tasks=0")
-    (tmp_path / "stop").write_text(str(_answers_so_far(path) + 20))
+    (tmp_path / "stop").write_text(str(answers_so_far(path) + 20))
     summary = train(path, tmp_path / "run", "training.save_every=0", "training.eval.tasks=0")
     assert summary["steps_done"] == len(read_lines(tmp_path / "run" / "metrics.jsonl")) > 0
     assert [f.name for f in (tmp_path / "run" / "checkpoints").iterdir()] == [f"step-{summary['steps_done']:08d}"]
@@ -148,7 +148,7 @@ def test_the_summary_of_an_interrupted_run_is_written(write_manifest, train, tmp
     """It says how far the run came."""
     path = write_manifest()
     train(path, tmp_path / "first", "training.steps=1", "training.eval.tasks=0")
-    (tmp_path / "stop").write_text(str(_answers_so_far(path) + 2))
+    (tmp_path / "stop").write_text(str(answers_so_far(path) + 2))
     train(path, tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["interrupted"], summary["steps_done"], summary["eval_after"], summary["leaked"]) == (

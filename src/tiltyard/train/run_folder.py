@@ -110,6 +110,20 @@ class RunFolder:
         """Close the folder's files; later calls do nothing."""
         self._trajectories.close()
 
+    def discard(self) -> None:
+        """Take the folder away again: the run could not begin. One that was begun before stays as it is."""
+        self.close()
+        if self.attempt == 0:
+            for name in ("config.yaml", "run.json", "trajectories.jsonl"):
+                (self.path / name).unlink()
+            self.path.rmdir()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
 
 def finite(value: Any) -> Any:
     """Return the value with None for every number that is not finite: JSON has no NaN, and no reader wants one."""
