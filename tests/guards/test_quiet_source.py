@@ -23,7 +23,8 @@ def faults(tree: ast.AST, may_print: bool) -> list[str]:
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Name) and node.func.id == "print" and not may_print:
+            to_stdout = not any(keyword.arg == "file" for keyword in node.keywords)
+            if isinstance(node.func, ast.Name) and node.func.id == "print" and to_stdout and not may_print:
                 found.append(f"{line}: print")
             if isinstance(node.func, ast.Attribute) and (
                 node.func.attr in ENVIRON_WRITES or (node.func.attr in MAPPING_WRITES and is_environ(node.func.value))

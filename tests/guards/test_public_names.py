@@ -1,0 +1,186 @@
+"""The public names and how they are called: a change here is a decision, and goes into the changelog."""
+
+import inspect
+from typing import get_origin
+
+import pytest
+
+import tiltyard
+
+# ruff: noqa: E501 - one signature a line
+
+
+def shape(value):
+    """How a public thing is called: its parameters, `=` after those that may be left out; or what it is."""
+    if get_origin(value) is not None:
+        return "alias"
+    if not callable(value):
+        return type(value).__name__
+    if isinstance(value, type) and issubclass(value, BaseException):
+        return f"error: {', '.join(base.__name__ for base in value.__bases__)}"
+    if isinstance(value, type) and getattr(value, "_is_protocol", False):
+        return "protocol"
+    if isinstance(value, type) and issubclass(value, str):
+        return f"names: {', '.join(value)}"
+    return f"({', '.join(parameters(value))})"
+
+
+def parameters(function):
+    after_star = False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not after_star:
+            after_star = True
+            yield "*"
+        if parameter.kind is parameter.VAR_KEYWORD:
+            yield f"**{parameter.name}"
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            after_star = True
+            yield f"*{parameter.name}"
+        else:
+            yield parameter.name + ("" if parameter.default is parameter.empty else "=")
+
+
+PUBLIC = {
+    "Batch": "(groups, granularity, counts)",
+    "BatchedRollout": "(policy, renderer, limits, *, seed=, linger_s=, max_live=)",
+    "CheckReport": "(name, passed, findings, skipped)",
+    "CheckpointError": "error: TiltyardError",
+    "ConfigurationError": "error: TiltyardError, ValueError",
+    "ENDINGS": "dict",
+    "Ending": "names: done, stop, length, context, prompt_too_long, max_turns, max_tool_calls, timeout, env_truncated, unscored, api_error, env_error, tool_crash, lost_session",
+    "Env": "()",
+    "EnvError": "error: RolloutError",
+    "EnvTimeoutError": "error: EnvError, TimeoutError",
+    "EnvTool": "(env, tool_name=, description=, parameters=)",
+    "EpisodeOverError": "error: TiltyardError, RuntimeError",
+    "FinishReason": "alias",
+    "GRPO": "(group_size=, advantage_granularity=, turn_discount=, scale_rewards=, clip_low=, clip_high=, kl_coef=, kl_estimator=, loss_normaliser=, constant_length=, epochs=, minibatches=, old_logprobs=)",
+    "Group": "(key, task, members)",
+    "GroupMismatchError": "error: ConfigurationError",
+    "HFPolicy": "(model, *, stop_ids, sampling=, context_length=, max_batch=, max_prefill_tokens=, max_cache_bytes=)",
+    "InProcessEnvClient": "(env)",
+    "Job": "(env, task, episode_id, sampling_seed=)",
+    "Learner": "(trainable, algorithm, settings, *, sampling=, pack_tokens=, before_step=)",
+    "Ledger": "(episodes=, turns=, tokens=, sampled=, without_logprob=, extended=, forks=, compared=, difference_sum=, difference_max=, rewrites_history=)",
+    "Limits": "(max_turns=, max_tokens_per_turn=, max_context=, max_seconds=, max_tool_calls=, step_timeout_s=, length_reward=)",
+    "LoadedModel": "(model, tokenizer, name)",
+    "LoraSettings": "(rank=, alpha=, dropout=, targets=)",
+    "LostSessionError": "error: RolloutError",
+    "Manifest": "(*, environment, model, algorithm=, rollout=, training=)",
+    "ManifestError": "error: ConfigurationError",
+    "Message": "alias",
+    "MissingExtraError": "error: TiltyardError, ImportError",
+    "OptimiserSettings": "(learning_rate, weight_decay=, warmup_steps=, max_grad_norm=)",
+    "Policy": "protocol",
+    "PolicyError": "error: RolloutError",
+    "Prompt": "(messages, new, tools=)",
+    "PromptTooLongError": "error: PolicyError",
+    "Renderer": "protocol",
+    "Reply": "(text, tool_calls=, reasoning=, finish_reason=, token_ids=, logprobs=)",
+    "RolloutCollector": "(env_factory, batch_size, group_size, *, policy, renderer, limits, assigner, seed=, on_finished=, linger_s=, max_live=)",
+    "RolloutError": "error: TiltyardError",
+    "RolloutHarness": "(env_client, tokenizer, max_turns=, *, limits=, renderer=, chat_template_kwargs=, observation_field=, observation_processor=, system_prompt=)",
+    "Sampled": "(ids, logprobs, finish_reason)",
+    "Sampling": "(temperature=, top_p=, top_k=)",
+    "StepResult": "(observation=, reward=, done=, info=, truncated=)",
+    "Task": "(seed=, row_index=, evaluation=, epoch=, messages=, data=)",
+    "TaskAssigner": "(dataset_size, batch_size, *, seed=, rank=, world_size=, name=)",
+    "TemplateError": "error: ConfigurationError",
+    "TextEnv": "protocol",
+    "TextTurns": "(env, *, max_observation_chars=, observation_field=, observation_processor=)",
+    "TiltyardError": "error: Exception",
+    "TokenPolicy": "protocol",
+    "TokenRequest": "(key, ids, max_tokens, seed)",
+    "Tool": "protocol",
+    "ToolCall": "(name, arguments, id=, error=, raw=)",
+    "ToolCrashError": "error: RolloutError",
+    "ToolError": "error: TiltyardError",
+    "ToolManager": "(tools=)",
+    "ToolSchema": "alias",
+    "ToolTurns": "(env, *, max_observation_chars=)",
+    "Trajectory": "(episode_id, task, ending, messages=, tools=, rewards=, start_reward=, error=, first_observation=, info=, success=, transcript=, seconds=)",
+    "Transcript": "(ids=, mask=, logprobs=, turn=, _turns=)",
+    "TranscriptError": "error: TiltyardError, ValueError",
+    "Turn": "(messages=, reward=, done=, truncated=, stopped=, info=)",
+    "TurnEnv": "protocol",
+    "as_turns": "(env, *, max_observation_chars=)",
+    "build_batch": "(groups, algorithm, *, truncated=)",
+    "check_env": "(env_or_factory, *, seed=, play=, answer=, instances=, max_turns=, timeout_s=)",
+    "episode": "(env, task, limits=, *, episode_id=, clock=)",
+    "evaluation_tasks": "(count, *, dataset_size=, seed=)",
+    "load_manifest": "(path, overrides=)",
+    "load_model": "(name, *, dtype=, device=, cache_dir=)",
+    "make_renderer": "(tokenizer, *, tools=, chat_template_kwargs=, parser=)",
+    "make_trainable": "(model, what=, *, lora=, keep_reference=)",
+    "process_observation": "(payload, observation_field=)",
+    "tool": "(function)",
+    "train_llm_rollout": "(parts, plan, folder, observer)",
+}
+
+METHODS = {
+    "Env.reset": "(self, trajectory=)",
+    "Env.step": "(self, tool_name, arguments)",
+    "Env.tools": "(self)",
+    "Env.evaluate": "(self, trajectories, **kwargs)",
+    "Env.close": "(self)",
+    "EnvTool.from_env": "(env)",
+    "ToolManager.register": "(self, tool)",
+    "ToolManager.unregister": "(self, name)",
+    "ToolManager.copy": "(self)",
+    "ToolManager.tool_infos": "(self)",
+    "ToolManager.step": "(self, tool_call)",
+    "ToolManager.__call__": "(self, tool_call)",
+    "RolloutHarness.local": "(env, tokenizer, max_turns=, **options)",
+    "RolloutHarness.from_spec": "(spec, env_config, tokenizer, max_turns=, **options)",
+    "RolloutHarness.reset": "(self, seed=, *, row_index=)",
+    "RolloutHarness.step": "(self, token_ids, sampling_logps=, *, finish_reason=)",
+    "RolloutHarness.eval_mode": "(self)",
+    "RolloutHarness.get_episode_data": "(self)",
+    "RolloutHarness.close": "(self, timeout_s=)",
+    "RolloutCollector.collect": "(self)",
+    "RolloutCollector.evaluate": "(self, tasks)",
+    "RolloutCollector.close": "(self, timeout_s=)",
+    "RolloutCollector.state_dict": "(self)",
+    "RolloutCollector.load_state_dict": "(self, state)",
+    "TaskAssigner.next": "(self)",
+    "TaskAssigner.state_dict": "(self)",
+    "TaskAssigner.load_state_dict": "(self, state)",
+    "InProcessEnvClient.reset": "(self, seed=, *, row_index=, evaluation=)",
+    "InProcessEnvClient.step": "(self, action)",
+    "InProcessEnvClient.close": "(self)",
+    "HFPolicy.sample": "(self, requests)",
+    "HFPolicy.release": "(self, keys)",
+    "HFPolicy.weights_changed": "(self)",
+    "Learner.update": "(self, batch)",
+    "Learner.state_dict": "(self)",
+    "Learner.load_state_dict": "(self, state)",
+}
+
+
+def test_the_public_names_are_these():
+    """Nothing becomes public, or stops to be, by accident."""
+    assert sorted(tiltyard.__all__) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_called_as_before(name):
+    """A signature may gain parameters that can be left out; what callers write keeps its meaning."""
+    assert shape(getattr(tiltyard, name)) == PUBLIC[name]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_public_method_is_called_as_before(name):
+    """The same for the methods of the contract."""
+    owner, _, method = name.partition(".")
+    assert shape(getattr(getattr(tiltyard, owner), method)) == METHODS[name]
+
+
+def test_names_that_do_not_exist_are_refused():
+    """A typo is an AttributeError, as for any module."""
+    with pytest.raises(AttributeError, match="no attribute 'Enviroment'"):
+        _ = tiltyard.Enviroment
+
+
+def test_dir_lists_the_public_names():
+    """Completion in an interpreter works before a name was used."""
+    assert set(tiltyard.__all__) <= set(dir(tiltyard))
