@@ -26,9 +26,10 @@ MANIFEST_ENDINGS = (".yaml", ".yml")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
     arguments = _parser().parse_args(argv)
-    warnings.showwarning = _show_warning
     try:
-        return arguments.run(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return arguments.run(arguments)
     except TiltyardError as error:
         print(f"tiltyard: {error}", file=sys.stderr)
         return WRONG

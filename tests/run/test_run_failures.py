@@ -162,7 +162,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(write_manifest, train, tmp_pat
             "environment: max_turns is not given and the environment .* has no",
         ),
         (
-            LETTERS + "    evaluation_size = 3\n",
+            "LETTERS" + "    evaluation_size = 3\n",
             (),
             "training.eval.tasks: 4 evaluation tasks were asked for, .* 3 held-out",
         ),

@@ -1,15 +1,12 @@
-"""A model on disk that is small enough to train in a second, and manifests that name it."""
+"""For tests of whole runs: a model on disk that is small enough to train in a second, and manifests that name it."""
 
 import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from tiltyard.build import resumed_manifest, train_manifest
 from tiltyard.manifest import load_manifest, manifest_to_yaml
-from tiltyard.testing.model import tiny_model
-from tiltyard.testing.tokenizer import byte_tokenizer
 from tiltyard.train.observer import SilentObserver
 from tiltyard.train.run_folder import RunFolder
 
@@ -51,6 +48,11 @@ class Env:
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory) -> Path:
     """A random model that ends its turns, saved as any other model of transformers is."""
+    import torch  # noqa: PLC0415 - tests that need no model do not wait for it
+
+    from tiltyard.testing.model import tiny_model  # noqa: PLC0415 - as above
+    from tiltyard.testing.tokenizer import byte_tokenizer  # noqa: PLC0415 - as above
+
     folder = tmp_path_factory.mktemp("model")
     tokenizer = byte_tokenizer()
     model = tiny_model(len(tokenizer), tied=False)

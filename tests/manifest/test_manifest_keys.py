@@ -1,0 +1,169 @@
+"""Every key of a manifest reaches what it is for."""
+
+import shutil
+
+import pytest
+import torch
+
+from tiltyard.build import env_factory, probe, run_parts, run_plan
+from tiltyard.manifest import AlgorithmSection, LoraSection, RolloutSection, load_manifest
+from tiltyard.manifest.keys import LATER, RENAMED, leaf_paths
+from tiltyard.models.trainable import LoraSettings
+from tiltyard.rollout.limits import Limits
+from tiltyard.train.algorithms import GRPO
+from tiltyard.train.observer import SilentObserver
+from tiltyard.train.run_folder import RunFolder
+
+ENV = """
+class Env:
+    dataset_size = 9
+    def __init__(self, size):
+        self.size = size
+    def reset(self, seed=None, row_index=None, evaluation=None):
+        return "x" * 900, {}
+    def step(self, action):
+        return "", 1.0, True, False, {}
+"""
+
+OTHER = {
+    "environment": "{env_type: rollout, entrypoint: 'env.py:Env', env_config: {size: 5, system_prompt: Hi}, "
+    "max_turns: 4, max_reward: 2.5, chat_template_kwargs: {shout: true}, request_timeout_s: 12}",
+    "model": "{name: model, dtype: bfloat16, device: cpu, train: lora, lora: {rank: 3, alpha: 5, targets: [q_proj]}}",
+    "algorithm": "{name: GRPO, group_size: 3, advantage_granularity: turn, turn_discount: 0.5, scale_rewards: batch, "
+    "clip_low: 0.1, clip_high: 0.3, kl_coef: 0.2, kl_estimator: k2, loss_normaliser: constant, constant_length: 77, "
+    "epochs: 2, minibatches: 2, old_logprobs: trainer}",
+    "rollout": "{temperature: 0.7, top_p: 1.0, top_k: 0, max_tokens_per_turn: 11, length_reward: -2, max_context: 900, "
+    "max_seconds: 50, max_tool_calls: 6, max_observation_chars: 500}",
+    "training": "{steps: 8, batch_size: 2, learning_rate: 2e-4, warmup_steps: 3, weight_decay: 0.1, "
+    "max_grad_norm: 0.5, seed: 13, save_every: 4, keep_checkpoints: 5, truncated: zero, threads: 1, "
+    "eval: {tasks: 7, every: 2, before: false, after: false, temperature: 0}}",
+}
+
+
+@pytest.fixture
+def built(write_manifest, model_folder, tmp_path):
+    """Everything that a manifest with no default in it builds."""
+    shutil.copytree(model_folder, tmp_path / "model")
+    template = tmp_path / "model" / "chat_template.jinja"
+    template.write_text("{% if shout %}{{ '!!!' }}{% endif %}" + template.read_text())
+    path = write_manifest(ENV, **OTHER)
+    threads = torch.get_num_threads()
+    manifest = load_manifest(path)
+    facts = probe(manifest.environment, env_factory(manifest.environment))
+    with RunFolder.create(tmp_path / "run", "") as folder:
+        parts = run_parts(manifest, facts, folder, SilentObserver())
+    yield manifest, parts, run_plan(manifest, facts)
+    parts.collector.close()
+    torch.set_num_threads(threads)
+
+
+def test_every_key_reaches_its_consumer(built):
+    """Each key, set to something other than its default, is found where it works; a new key must be added here."""
+    manifest, parts, plan = built
+    collector, learner = parts.collector, parts.learner
+    turns = collector._slots.envs[0]
+    limits, adapter = collector._rollout.limits, learner.trainable.model.peft_config["default"]
+    opening = collector._rollout.renderer.opening([{"role": "user", "content": "Hi"}])
+    found = {
+        "environment.env_type": manifest.environment.env_type,
+        "environment.entrypoint": f"{type(turns._env).__name__}",
+        "environment.env_config": (turns._env.size, turns._env.system_prompt),
+        "environment.max_turns": limits.max_turns,
+        "environment.max_reward": plan.max_reward,
+        "environment.chat_template_kwargs": bytes(opening[:3]),
+        "environment.request_timeout_s": limits.step_timeout_s,
+        "model.name": manifest.model.name.rpartition("/")[2],
+        "model.dtype": next(learner.trainable.model.parameters()).dtype,
+        "model.device": next(learner.trainable.model.parameters()).device.type,
+        "model.train": type(learner.trainable).__name__,
+        "model.lora.rank": adapter.r,
+        "model.lora.alpha": adapter.lora_alpha,
+        "model.lora.targets": adapter.target_modules,
+        **{f"algorithm.{name}": getattr(learner.algorithm, name) for name in GRPO.__slots__},
+        "algorithm.name": type(learner.algorithm).__name__,
+        "rollout.temperature": (parts.policy.sampling.temperature, learner.sampling.temperature),
+        "rollout.top_p": (parts.policy.sampling.top_p, learner.sampling.top_p),
+        "rollout.top_k": (parts.policy.sampling.top_k, learner.sampling.top_k),
+        "rollout.max_tokens_per_turn": limits.max_tokens_per_turn,
+        "rollout.length_reward": limits.length_reward,
+        "rollout.max_context": limits.max_context,
+        "rollout.max_seconds": limits.max_seconds,
+        "rollout.max_tool_calls": limits.max_tool_calls,
+        "rollout.max_observation_chars": turns._max_chars,
+        "training.steps": plan.steps,
+        "training.batch_size": (collector.batch_size, collector._assigner._batch_size),
+        "training.learning_rate": learner.settings.learning_rate,
+        "training.warmup_steps": learner.settings.warmup_steps,
+        "training.weight_decay": learner.settings.weight_decay,
+        "training.max_grad_norm": learner.settings.max_grad_norm,
+        "training.seed": (collector._rollout.seed, collector._assigner._seed),
+        "training.save_every": plan.save_every,
+        "training.keep_checkpoints": plan.keep_checkpoints,
+        "training.truncated": plan.truncated,
+        "training.threads": torch.get_num_threads(),
+        "training.eval.tasks": len(plan.evaluation.tasks),
+        "training.eval.every": plan.evaluation.every,
+        "training.eval.before": plan.evaluation.before,
+        "training.eval.after": plan.evaluation.after,
+        "training.eval.temperature": plan.evaluation.sampling.temperature,
+    }
+    expected = {
+        "environment.env_type": "rollout",
+        "environment.entrypoint": "Env",
+        "environment.env_config": (5, "Hi"),
+        "environment.max_turns": 4,
+        "environment.max_reward": 2.5,
+        "environment.chat_template_kwargs": b"!!!",
+        "environment.request_timeout_s": 12.0,
+        "model.name": "model",
+        "model.dtype": torch.bfloat16,
+        "model.device": "cpu",
+        "model.train": "AdapterModel",
+        "model.lora.rank": 3,
+        "model.lora.alpha": 5.0,
+        "model.lora.targets": {"q_proj"},
+        **{f"algorithm.{name}": value for name, value in manifest.algorithm.model_dump().items()},
+        "rollout.temperature": (0.7, 0.7),
+        "rollout.top_p": (1.0, 1.0),
+        "rollout.top_k": (0, 0),
+        "rollout.max_tokens_per_turn": 11,
+        "rollout.length_reward": -2.0,
+        "rollout.max_context": 900,
+        "rollout.max_seconds": 50.0,
+        "rollout.max_tool_calls": 6,
+        "rollout.max_observation_chars": 500,
+        "training.steps": 8,
+        "training.batch_size": (2, 2),
+        "training.learning_rate": 2e-4,
+        "training.warmup_steps": 3,
+        "training.weight_decay": 0.1,
+        "training.max_grad_norm": 0.5,
+        "training.seed": (13, 13),
+        "training.save_every": 4,
+        "training.keep_checkpoints": 5,
+        "training.truncated": "zero",
+        "training.threads": 1,
+        "training.eval.tasks": 7,
+        "training.eval.every": 2,
+        "training.eval.before": False,
+        "training.eval.after": False,
+        "training.eval.temperature": 0.0,
+    }
+    assert found == expected
+    assert set(found) == set(leaf_paths())
+
+
+def test_the_manifests_defaults_are_those_of_what_it_sets():
+    """A key that is left out means the same as an argument that is left out."""
+    assert AlgorithmSection().settings() == GRPO()
+    assert LoraSettings(**LoraSection().model_dump()) == LoraSettings()
+    shared = RolloutSection().model_dump(include=set(Limits.__slots__))
+    assert shared == {name: getattr(Limits(), name) for name in shared}
+
+
+def test_advice_names_keys_that_there_are():
+    """What a message sends a reader to exists, and what is said to come later does not."""
+    known = set(leaf_paths())
+    targets = {target.removesuffix(".system_prompt") for target in RENAMED.values()}
+    assert targets <= known
+    assert not set(LATER) & known
