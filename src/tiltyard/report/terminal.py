@@ -12,8 +12,8 @@ from tiltyard.train.observer import RunObserver
 
 def terminal_observer(stream: TextIO | None = None) -> RunObserver:
     """Return the observer that fits the stream (standard error by default)."""
-    stream = stream or sys.stderr
-    return LiveProgress(stream) if stream.isatty() else PlainProgress(stream)
+    target: TextIO = sys.stderr if stream is None else stream
+    return LiveProgress(target) if target.isatty() else PlainProgress(target)
 
 
 class PlainProgress:
