@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tiltyard.manifest import load_manifest
+from tiltyard.manifest import Manifest, load_manifest
 from tiltyard.manifest.keys import leaf_paths
 from tiltyard.rollout.outcome import ENDINGS
 
@@ -93,8 +93,17 @@ def test_the_table_of_endings_is_that_of_the_code():
 
 
 def test_every_key_of_a_manifest_is_documented():
-    """`docs/manifest.md` has one line for each key, and none for a key that is gone."""
-    assert [row[0] for row in rows("manifest.md", "Key")] == [f"`{path}`" for path in leaf_paths()]
+    """`docs/manifest.md` has one line for each key, with what the code says about it, and none for a key that is gone."""
+    told = [(row[0], row[2]) for row in rows("manifest.md", "Key")]
+    assert told == [(f"`{path}`", description(path)) for path in leaf_paths()]
+
+
+def description(path):
+    model, text = Manifest, ""
+    for name in path.split("."):
+        field = model.model_fields[name]
+        model, text = field.annotation, field.description
+    return text
 
 
 def test_every_module_stands_in_the_architecture():

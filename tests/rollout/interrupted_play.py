@@ -1,5 +1,6 @@
 """What the tests of Ctrl-C run in a process of its own: four episodes, of which all but the first hang in a step."""
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -65,4 +66,6 @@ def main(folder, closing_s):
 
 
 if __name__ == "__main__":
+    # A shell that starts the tests in the background has its children ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main(Path(sys.argv[1]), float(sys.argv[2])))
