@@ -93,7 +93,7 @@ def test_the_table_of_endings_is_that_of_the_code():
 
 
 def test_every_key_of_a_manifest_is_documented():
-    """`docs/manifest.md` has one line for each key, with what the code says about it, and none for a key that is gone."""
+    """`docs/manifest.md` has one line for each key, with the words of the code, and none for a key that is gone."""
     told = [(row[0], row[2]) for row in rows("manifest.md", "Key")]
     assert told == [(f"`{path}`", description(path)) for path in leaf_paths()]
 
