@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # What needs torch is imported by the functions that need it: checking a manifest does not.
 # ruff: noqa: PLC0415
 
+EVAL_TASKS = 64
+"""Tasks of one evaluation where the manifest does not say, or all held-out rows where there are fewer."""
+
 MAY_CHANGE = frozenset(
     {
         *("training.steps", "training.save_every", "training.keep_checkpoints", "training.threads", "model.device"),
@@ -127,15 +130,18 @@ def run_plan(manifest: Manifest, facts: EnvFacts) -> "RunPlan":
     from tiltyard.train.rollout import EvalPlan, RunPlan
 
     training, planned = manifest.training, manifest.training.eval
-    held_out = None if facts.rows is None else facts.held_out_rows or planned.tasks
+    tasks = planned.tasks
+    if tasks is None:
+        tasks = min(EVAL_TASKS, facts.held_out_rows or EVAL_TASKS)
+    held_out = None if facts.rows is None else facts.held_out_rows or tasks
     try:
-        tasks = evaluation_tasks(planned.tasks, dataset_size=held_out, seed=training.seed) if planned.tasks else ()
+        held_out_tasks = evaluation_tasks(tasks, dataset_size=held_out, seed=training.seed) if tasks else []
     except ConfigurationError as error:
         raise ManifestError(f"training.eval.tasks: {error}") from error
     return RunPlan(
         steps=training.steps,
         evaluation=EvalPlan(
-            tasks=tuple(tasks),
+            tasks=tuple(held_out_tasks),
             sampling=sampling(manifest, evaluation=True),
             every=planned.every,
             before=planned.before,
@@ -241,7 +247,7 @@ def evaluate_manifest(
         ConfigurationError: A part cannot be made as the manifest asks, or there are no tasks.
         CheckpointError: The checkpoint does not fit the manifest.
     """
-    if not manifest.training.eval.tasks:
+    if manifest.training.eval.tasks == 0:
         raise ManifestError("training.eval.tasks: an evaluation needs at least 1 task, got 0")
     with RunFolder.create(out, manifest_to_yaml(manifest)) as folder:
         plan, parts = _prepared(manifest, folder, observer)

@@ -181,7 +181,3 @@ def _show_warning(
     """Show what a warning says, not where in our code it was said."""
     del category, filename, lineno, line
     print(f"warning: {message}", file=file or sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

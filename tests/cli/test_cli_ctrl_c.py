@@ -51,7 +51,7 @@ def start(write_manifest, tmp_path):
     running = []
 
     def begin():
-        command = [sys.executable, "-m", "tiltyard.cli", "train", str(path), "--out", str(tmp_path / "run")]
+        command = [sys.executable, "-m", "tiltyard", "train", str(path), "--out", str(tmp_path / "run")]
         command += ["--set", "training.eval.tasks=0"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         running.append(process)

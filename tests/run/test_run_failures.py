@@ -103,19 +103,20 @@ def test_means_are_those_of_the_other_episodes(run, read_lines):
 
 
 def test_environments_that_do_not_repeat_their_task_end_the_run(write_manifest, train, tmp_path):
-    """Rewards of different tasks cannot be compared, so nothing is learned from them."""
+    """Rewards of different tasks cannot be compared, so nothing is learned from them; what was learned is kept."""
     env = """
 import itertools
 numbers = itertools.count()
 
 class Env:
     def reset(self, seed=None):
-        return f"task {next(numbers)}", {}
+        return f"task {max(8, next(numbers))}", {}  # different ones from the second step on
     def step(self, action):
-        return "", 1.0, True, False, {}
+        return "", float(len(action)), True, False, {}
 """
     with pytest.raises(GroupMismatchError, match=r"reset\(seed\) must give the same task for the same seed"):
         train(write_manifest(env), tmp_path / "run", "training.eval.tasks=0")
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
 
 
 def test_an_environment_that_cannot_be_closed_is_counted_as_leaked(write_manifest, train, tmp_path):

@@ -87,3 +87,12 @@ def test_without_held_out_tasks_nothing_is_evaluated(write_manifest, train, tmp_
     """The summary says so with null."""
     summary = train(write_manifest(), tmp_path / "run", "training.eval.tasks=0", "training.steps=1")
     assert (summary["eval_before"], summary["eval_after"], summary["evaluations"]) == (None, None, {})
+
+
+def test_when_the_manifest_does_not_say_all_held_out_rows_are_played(write_manifest, letters, train, tmp_path):
+    """Up to 64 of them; each once."""
+    path = write_manifest(letters + "    evaluation_size = 6\n")
+    summary = train(
+        path, tmp_path / "run", "training.eval.tasks=null", "training.steps=1", "training.eval.before=false"
+    )
+    assert (summary["eval_before"], summary["eval_after"]["episodes"]) == (None, 6)

@@ -126,8 +126,8 @@ class RolloutSection(_Section):
 class EvalSection(_Section):
     """`training.eval`: the held-out tasks."""
 
-    tasks: int = Field(
-        default=64, ge=0, description="Held-out tasks of one evaluation, each played once; 0 evaluates never."
+    tasks: int | None = Field(
+        default=None, ge=0, description="Held-out tasks of one evaluation, each played once; not given, up to 64."
     )
     every: int = Field(default=0, ge=0, description="Evaluate each so many steps; 0 not in between.")
     before: bool = Field(default=True, description="Evaluate before the first step.")

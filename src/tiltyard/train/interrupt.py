@@ -32,6 +32,11 @@ class Interrupts:
         """True once Ctrl-C was pressed."""
         return self._count > 0
 
+    @property
+    def holding(self) -> bool:
+        """True between `hold` and `release`."""
+        return self._pinned
+
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._handle)

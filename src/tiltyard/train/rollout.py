@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
+from tiltyard.errors import TiltyardError
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.collector import RolloutCollector
 from tiltyard.rollout.groups import Group
@@ -114,7 +115,9 @@ def train_llm_rollout(parts: RunParts, plan: RunPlan, folder: RunFolder, observe
     Raises:
         CheckpointError: The folder's checkpoint does not fit these parts.
         GroupMismatchError: The environment is not reproducible from its task.
-        NonFiniteError: A loss or gradient was not finite; the weights are those before that step.
+        NonFiniteError: A loss or gradient was not finite.
+
+    An error of ours leaves a checkpoint of the last finished step, where the weights are still those of it.
     """
     run = _Run(parts, plan, folder, observer)
     with parts.recorder.interrupts:
@@ -177,6 +180,10 @@ class _Run:
         except KeyboardInterrupt:
             self._checkpoint()
             return True
+        except TiltyardError:
+            if not self.recorder.interrupts.holding:  # the weights are still those of the last finished step
+                self._checkpoint()
+            raise
         return False
 
     def close(self, *, interrupted: bool) -> dict[str, Any]:
