@@ -99,6 +99,18 @@ def test_a_truncated_episode_trains_as_the_policy_says(policy, expected):
     assert (batch.counts.truncated, batch.counts.truncated_policy) == (1, policy)
 
 
+@pytest.mark.parametrize(
+    ("policy", "expected", "unscored"),
+    [("keep", {"b": [], "c": []}, 1), ("zero", {"cut": [-1.0] * 2, "b": [0.5] * 2, "c": [0.5] * 2}, 0)],
+)
+def test_an_episode_that_was_cut_before_it_was_scored_is_left_out_or_counts_as_zero(policy, expected, unscored):
+    """TR-01: an answer cut by length is not run, so the environment never scored it."""
+    group = _group(_episode("cut", [None], ending=Ending.LENGTH), _episode("b", [1.5]), _episode("c", [1.5]))
+    batch = build_batch([group], PLAIN, truncated=policy)
+    assert _advantages(batch) == expected
+    assert (batch.counts.unscored, batch.counts.failed) == (unscored, 0)
+
+
 def test_an_unknown_truncation_policy_is_refused():
     """The message names the three."""
     with pytest.raises(ConfigurationError, match="'keep', 'zero' or 'mask', got 'drop'"):

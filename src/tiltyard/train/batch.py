@@ -14,8 +14,9 @@ from tiltyard.train.algorithms import GRPO
 Truncated = Literal["keep", "zero", "mask"]
 """What an episode that was cut teaches.
 
-"keep": what its reward says. "zero": its reward, and that of each of its turns, counts as 0. "mask": nothing, but its
-reward stays in the group's baseline (DAPO's overlong filtering, arXiv:2503.14476).
+"keep": what its reward says; nothing when it was cut before anything was scored. "zero": its reward, and that of each
+of its turns, counts as 0, scored or not. "mask": nothing, but its reward stays in the group's baseline (DAPO's overlong
+filtering, arXiv:2503.14476).
 """
 
 
@@ -68,7 +69,8 @@ class BatchCounts:
 
     Attributes:
         episodes: All of them.
-        failed: Without a score; neither in the baseline nor in the loss.
+        failed: Neither in the baseline nor in the loss.
+        unscored: Cut before anything was scored, and likewise left out.
         truncated: Cut short; treated as `truncated_policy` says.
         truncated_policy: "keep", "zero" or "mask".
         groups: Tasks.
@@ -82,6 +84,7 @@ class BatchCounts:
 
     episodes: int
     failed: int
+    unscored: int
     truncated: int
     truncated_policy: Truncated
     groups: int
@@ -145,7 +148,8 @@ def build_batch(groups: Sequence[Group], algorithm: GRPO, *, truncated: Truncate
     everyone = [trajectory for group in members for trajectory in group]
     counts = BatchCounts(
         episodes=len(everyone),
-        failed=sum(trajectory.reward is None for trajectory in everyone),
+        failed=sum(trajectory.failed for trajectory in everyone),
+        unscored=sum(not trajectory.failed and _score(trajectory, truncated).total is None for trajectory in everyone),
         truncated=sum(trajectory.truncated for trajectory in everyone),
         truncated_policy=truncated,
         groups=len(members),
