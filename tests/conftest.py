@@ -1,6 +1,7 @@
 """For tests of whole runs: a model on disk that is small enough to train in a second, and manifests that name it."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -71,12 +72,12 @@ def letters() -> str:
     return LETTERS
 
 
-@pytest.fixture
-def write_manifest(tmp_path, model_folder):
-    """Write an environment and a manifest that trains it; returns the manifest's path."""
+@pytest.fixture(scope="session")
+def manifest_in(model_folder):
+    """Write an environment and a manifest that trains it into a folder; returns the manifest's path."""
 
-    def write(env: str = LETTERS, **sections: str) -> Path:
-        (tmp_path / "env.py").write_text(env)
+    def write(folder: Path, env: str = LETTERS, **sections: str) -> Path:
+        (folder / "env.py").write_text(env)
         texts = {
             "environment": "{env_type: rollout, entrypoint: 'env.py:Env', max_turns: 3}",
             "model": f"{{name: {model_folder}}}",
@@ -85,7 +86,7 @@ def write_manifest(tmp_path, model_folder):
             "training": "{steps: 3, batch_size: 2, learning_rate: 1e-3, save_every: 2, eval: {tasks: 4}}",
             **sections,
         }
-        path = tmp_path / "m.yaml"
+        path = folder / "m.yaml"
         path.write_text("".join(f"{name}: {text}\n" for name, text in texts.items()))
         return path
 
@@ -93,6 +94,12 @@ def write_manifest(tmp_path, model_folder):
 
 
 @pytest.fixture
+def write_manifest(manifest_in, tmp_path):
+    """As `manifest_in`, in the test's own folder."""
+    return partial(manifest_in, tmp_path)
+
+
+@pytest.fixture(scope="session")
 def train():
     """Train as the command line does: from a manifest into a new folder, or on in the folder of a run."""
 
@@ -109,7 +116,7 @@ def train():
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def read_lines():
     """Read a file of JSON lines."""
     return lambda path: [json.loads(line) for line in path.read_text().splitlines()]

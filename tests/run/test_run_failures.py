@@ -46,18 +46,19 @@ class Env:
 '''
 
 SECTIONS = {
-    "environment": "{env_type: rollout, entrypoint: 'env.py:Env', max_turns: 1, request_timeout_s: 0.5}",
+    "environment": "{env_type: rollout, entrypoint: 'env.py:Env', max_turns: 1, request_timeout_s: 3}",
     "algorithm": "{group_size: 6}",
     "rollout": "{max_tokens_per_turn: 200}",
     "training": "{steps: 1, batch_size: 2, learning_rate: 1e-3, eval: {tasks: 0}}",
 }
 
 
-@pytest.fixture
-def run(write_manifest, train, tmp_path):
+@pytest.fixture(scope="module")
+def run(manifest_in, train, tmp_path_factory):
     """One step in which three of twelve episodes fail."""
-    path = write_manifest(BROKEN, **SECTIONS)
-    return path, tmp_path / "run", train(path, tmp_path / "run")
+    folder = tmp_path_factory.mktemp("failures")
+    path = manifest_in(folder, BROKEN, **SECTIONS)
+    return path, folder / "run", train(path, folder / "run")
 
 
 def test_a_step_is_finished_without_the_episodes_that_failed(run, read_lines):
@@ -65,7 +66,7 @@ def test_a_step_is_finished_without_the_episodes_that_failed(run, read_lines):
     _, folder, summary = run
     failed = {line["episode_id"]: line["error"] for line in read_lines(folder / "trajectories.jsonl") if line["failed"]}
     assert failed.keys() == {"00000-000-01", "00000-000-02", "00000-000-03"}
-    assert "did not return within step_timeout_s=0.5" in failed["00000-000-01"]
+    assert "did not return within step_timeout_s=3" in failed["00000-000-01"]
     assert "RuntimeError: out of coins" in failed["00000-000-02"]
     assert "None" in failed["00000-000-03"]
     assert (summary["steps_done"], summary["failed"], summary["endings"]["env_error"]) == (1, 3, 3)
