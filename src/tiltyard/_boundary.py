@@ -1,6 +1,6 @@
 """The one place that catches what other people's code raises."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 from tiltyard.errors import ConfigurationError, RolloutError, ToolError
@@ -31,6 +31,22 @@ def guarded(what: str, error: type[RolloutError], call: Callable[P, T], *args: P
     try:
         return call(*args, **kwargs)
     except (ToolError, RolloutError, ConfigurationError, MemoryError):
+        raise
+    except Exception as cause:
+        raise error(f"{what} raised {reason(cause)}") from cause
+
+
+async def guarded_async(
+    what: str, error: type[RolloutError], call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Await code that is not ours; as `guarded`, and cancellation passes too.
+
+    Raises:
+        RolloutError: An `error` that names the exception, chained to it.
+    """
+    try:
+        return await call(*args, **kwargs)
+    except (RolloutError, ConfigurationError, MemoryError):
         raise
     except Exception as cause:
         raise error(f"{what} raised {reason(cause)}") from cause

@@ -102,11 +102,13 @@ class Prompt:
         messages: The whole conversation so far: a live view, good until the reply is sent. Copy it to keep it.
         new: The messages that came since the policy's last reply (all of them at first).
         tools: The tools that the model may call; empty for a text environment.
+        seed: What the randomness of the answer derives from, for policies that can take one; None = unseeded.
     """
 
     messages: Sequence[Message]
     new: Sequence[Message]
     tools: Sequence[ToolSchema] = ()
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,9 @@ class Reply:
         finish_reason: Why sampling stopped.
         token_ids: The sampled ids; None when the policy is a server that does not give them.
         logprobs: One per sampled id; None when unknown.
+        prompt_ids: The ids that the model saw, those of the whole prompt; None when unknown, or where the driver
+            wrote them itself.
+        context_tokens: How many tokens prompt and answer have by the server's count; None when unknown.
     """
 
     text: str
@@ -128,3 +133,5 @@ class Reply:
     finish_reason: FinishReason = "stop"
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    context_tokens: int | None = None

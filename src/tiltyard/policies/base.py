@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from types import TracebackType
+from typing import Any, Protocol
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.types import FinishReason, Prompt, Reply
@@ -83,4 +84,31 @@ class Policy(Protocol):
 
     def reply(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Answer each prompt; the results are in the order of the prompts."""
+        ...
+
+
+class AsyncPolicy(Protocol):
+    """A policy that answers conversations without blocking its event loop: a served model, or a script.
+
+    A run enters it (`async with policy:`) on its own event loop, so that connections are kept for the run and given
+    back after it. Runs may be inside at the same time, on one loop or on several.
+    """
+
+    async def reply(self, prompt: Prompt, *, max_tokens: int | None) -> Reply:
+        """Answer one prompt with at most `max_tokens` sampled tokens; None leaves the bound to the server.
+
+        Raises:
+            PromptTooLongError: The prompt leaves no room in the context.
+            PolicyError: The model or its server failed for this prompt.
+        """
+        ...
+
+    async def __aenter__(self) -> Any:
+        """Keep what serves several replies, on the loop that is running."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Give it back."""
         ...

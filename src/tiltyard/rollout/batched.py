@@ -1,13 +1,14 @@
 """The driver for a local model: many episodes, one batched sample for all that are ready."""
 
-import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tiltyard.envs.turns import as_turns
 from tiltyard.errors import ConfigurationError, EnvError, PolicyError, RolloutError
 from tiltyard.policies.base import TokenPolicy, TokenRequest
+from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job, checked_jobs, request_seed, unique_jobs
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.slots import EnvSlots, Slot
@@ -15,33 +16,6 @@ from tiltyard.rollout.token_episode import TokenEpisode
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.rollout.workers import EnvWorkers
 from tiltyard.tokens.renderer import Renderer
-from tiltyard.types import Task
-
-BREAKS_THE_ENV = frozenset({Ending.ENV_ERROR, Ending.TOOL_CRASH, Ending.LOST_SESSION})
-"""The endings after which an environment is in a state that nobody knows, so that its slot gets a fresh one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One episode to run.
-
-    Attributes:
-        env: The environment, which its owner closes; or an `EnvSlots`, of which the episode takes one slot.
-        task: What the episode is about.
-        episode_id: Unique within the run.
-        sampling_seed: What the sampling of this episode derives from; None takes the rollout's seed.
-    """
-
-    env: object
-    task: Task
-    episode_id: str
-    sampling_seed: int | None = None
-
-
-def request_seed(seed: int, episode_id: str, turn: int) -> int:
-    """The seed of one turn's sample; equal in every process, for every batch and number of workers."""
-    digest = hashlib.blake2b(f"{seed}/{episode_id}/{turn}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 class BatchedRollout:
@@ -103,31 +77,32 @@ class BatchedRollout:
         Raises:
             ConfigurationError: Two jobs share one environment or one episode id.
         """
-        run = _Run(self, _checked(jobs), on_finished or (lambda trajectory: None))
+        listed = checked_jobs(jobs)
+        found: dict[int, Trajectory] = {}
+        for index, trajectory in self._drive(iter(listed), on_finished or (lambda trajectory: None)):
+            found[index] = trajectory
+        return [found[index] for index in range(len(listed))]
+
+    def stream(self, jobs: Iterable[Job]) -> Generator[Trajectory]:
+        """Run jobs that are taken one by one, each when there is room for it (`max_live`), and keep nothing.
+
+        The trajectories come as they finish. Closing the generator stops the run as an interrupt stops `run`.
+
+        Raises:
+            ConfigurationError: A job has the id of an earlier one.
+        """
+        for _, trajectory in self._drive(unique_jobs(jobs), lambda trajectory: None):
+            yield trajectory
+
+    def _drive(
+        self, jobs: Iterator[Job], on_finished: Callable[[Trajectory], None]
+    ) -> Generator[tuple[int, Trajectory]]:
+        run = _Run(self, jobs, on_finished)
         try:
-            return run.drive()
+            yield from run.drive()
         finally:
             run.stop()
             self.abandoned += run.workers.abandoned
-
-
-def _checked(jobs: Iterable[Job]) -> list[Job]:
-    listed = list(jobs)
-    by_id: dict[str, Job] = {}
-    by_source: dict[int, Job] = {}
-    for job in listed:
-        if job.episode_id in by_id:
-            raise ConfigurationError(f"two jobs have the episode id {job.episode_id!r}; ids must be unique")
-        by_id[job.episode_id] = job
-        if isinstance(job.env, EnvSlots):
-            continue
-        for source in as_turns(job.env).sources:
-            if (twin := by_source.setdefault(id(source), job)) is not job:
-                raise ConfigurationError(
-                    f"episodes {twin.episode_id!r} and {job.episode_id!r} share one {type(source).__name__}; give each "
-                    "its own, or a factory: env=EnvSlots(factory, size)"
-                )
-    return listed
 
 
 @dataclass(eq=False, slots=True)
@@ -146,27 +121,28 @@ class _Run:
     """The state of one `BatchedRollout.run`."""
 
     rollout: BatchedRollout
-    jobs: list[Job]
+    jobs: Iterator[Job]
     on_finished: Callable[[Trajectory], None]
     workers: EnvWorkers = field(init=False)
-    results: list[Trajectory | None] = field(init=False)
-    next_job: int = 0
+    waiting: Job | None = None
+    finished: deque[tuple[int, Trajectory]] = field(default_factory=deque)
+    begun: int = 0
     live: dict[str, _Seat] = field(default_factory=dict)
     ready: dict[str, _Seat] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.workers = EnvWorkers(self.rollout.limits.step_timeout_s)
-        self.results = [None] * len(self.jobs)
 
-    def drive(self) -> list[Trajectory]:
+    def drive(self) -> Generator[tuple[int, Trajectory]]:
         self._fill()
-        while self.live:
+        while self.live or self.finished:
+            while self.finished:
+                yield self.finished.popleft()
             for work in self.workers.collect(self._patience_s()):
                 self._deliver(self.live[str(work.tag)], work.result, work.error)
             self._fill()
             if self.ready and (not self.workers.pending or self._patience_s() <= 0):
                 self._sample()
-        return [trajectory for trajectory in self.results if trajectory is not None]
 
     def stop(self) -> None:
         """Start no further call, and let go of what the live episodes hold; waits for nothing."""
@@ -190,16 +166,20 @@ class _Run:
 
     def _fill(self) -> None:
         bound = self.rollout.max_live
-        while self.next_job < len(self.jobs) and (bound is None or len(self.live) < bound):
-            job = self.jobs[self.next_job]
+        while bound is None or len(self.live) < bound:
+            job = self.waiting or next(self.jobs, None)
+            self.waiting = None
+            if job is None:
+                return
             if isinstance(job.env, EnvSlots) and not job.env.free:
                 if not self.live:
                     raise ConfigurationError(
                         f"episode {job.episode_id!r} waits for an environment slot that nobody frees"
                     )
+                self.waiting = job
                 return
-            self.next_job += 1
-            self._begin(self.next_job - 1, job)
+            self.begun += 1
+            self._begin(self.begun - 1, job)
 
     def _begin(self, index: int, job: Job) -> None:
         rollout = self.rollout
@@ -271,5 +251,5 @@ class _Run:
             self._record(seat.index, episode.trajectory)
 
     def _record(self, index: int, trajectory: Trajectory) -> None:
-        self.results[index] = trajectory
+        self.finished.append((index, trajectory))
         self.on_finished(trajectory)

@@ -1,5 +1,6 @@
 """Environments that episodes take turns in: one instance a slot, reused, replaced when it broke."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,7 @@ class EnvSlots:
         self._slots: dict[int, Slot] = {}
         self._free = list(range(size))
         self._closing = Closing()
+        self._lock = threading.Lock()
         self._closed = False
         self._waited = False
         if eager:
@@ -76,18 +78,49 @@ class EnvSlots:
             ConfigurationError: No slot is free, or the factory returned an environment that another slot has.
             EnvError: The factory raised; the slot stays free, and the next take tries again.
         """
+        number = self.claim()
+        try:
+            return self.fill(number)
+        except BaseException:
+            self.put_back(number)
+            raise
+
+    def claim(self) -> int:
+        """Take the free slot with the lowest number; `fill` gives its environment.
+
+        Raises:
+            ConfigurationError: No slot is free.
+        """
         if not self.free:
             raise ConfigurationError(f"no environment slot is free: all {self.size} are taken, or the slots are closed")
         number = min(self._free)
-        if number not in self._slots:
-            self._slots[number] = guarded("env_factory", EnvError, self._make, number)
         self._free.remove(number)
+        return number
+
+    def filled(self, number: int) -> bool:
+        """True when `fill` makes nothing, and so does not block."""
+        return number in self._slots
+
+    def fill(self, number: int) -> Slot:
+        """The claimed slot, its environment made where there is none yet; from any thread.
+
+        Raises:
+            ConfigurationError: The factory returned an environment that another slot has; `put_back` is the caller's.
+            EnvError: The factory raised; `put_back` is the caller's.
+        """
+        if not self.filled(number):
+            guarded("env_factory", EnvError, self._make, number)
         return self._slots[number]
+
+    def put_back(self, number: int) -> None:
+        """Free a claimed slot that was not filled, or whose filling is no longer waited for."""
+        self._free.append(number)
 
     def give_back(self, slot: Slot, *, broken: bool = False) -> None:
         """Free a slot. A broken environment is never used again: it is closed in the background, and not waited for."""
         if broken and not self._closed:
-            del self._slots[slot.number]
+            with self._lock:
+                del self._slots[slot.number]
             self.replaced += 1
             self._closing.start([slot.turns.close])
         self._free.append(slot.number)
@@ -112,23 +145,36 @@ class EnvSlots:
 
     def begin_close(self) -> None:
         """Begin to close every environment, waiting for none; `close` then waits."""
-        if not self._closed:
+        with self._lock:
+            if self._closed:
+                return
             self._closed = True
             self._closing.start([slot.turns.close for slot in self._slots.values()])
 
     def _make_all(self) -> None:
         try:
             for number in range(self.size):
-                self._slots[number] = self._make(number)
+                self._make(number)
         except BaseException:
             # The first error is the one to see; those of the closes are logged.
             self.begin_close()
             self._closing.wait(5.0)
             raise
 
-    def _make(self, number: int) -> Slot:
+    def _make(self, number: int) -> None:
+        """Make the environment of a slot; one that comes when the slot has another, or too late, is closed."""
         env = self._factory()
         turns = env.turns if isinstance(env, RolloutHarness) else as_turns(env)
+        with self._lock:
+            if number in self._slots or self._closed:
+                self._closing.start([turns.close])
+            else:
+                self._refuse_taken(turns, number)
+                self._slots[number] = Slot(number, env, turns)
+        if self._closed:
+            raise EnvError("the environment slots were closed while this environment was being made")
+
+    def _refuse_taken(self, turns: Turns, number: int) -> None:
         taken = {id(source): slot.number for slot in self._slots.values() for source in slot.turns.sources}
         for source in turns.sources:
             if id(source) in taken:
@@ -137,4 +183,3 @@ class EnvSlots:
                     f"{number}; episodes that run at one time must not share an environment: return a new one at "
                     "each call"
                 )
-        return Slot(number, env, turns)

@@ -44,6 +44,7 @@ def to_record(trajectory: Trajectory, **extra: Any) -> dict[str, Any]:
         "success": trajectory.success,
         "turns": trajectory.turns,
         "seconds": trajectory.seconds,
+        "untrainable": trajectory.untrainable,
         "messages": list(trajectory.messages),
         "tools": list(trajectory.tools),
         "first_observation": trajectory.first_observation,
@@ -79,6 +80,7 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         success=record["success"],
         transcript=_transcript(record),
         seconds=record["seconds"],
+        untrainable=record.get("untrainable"),
     )
 
 

@@ -27,6 +27,7 @@ class Trajectory:
         info: The environment's last `info`.
         success: The environment's own word (`info["success"]`), None where it gives none.
         transcript: The tokens; None when the policy gave no ids.
+        untrainable: Why its tokens cannot be trained on, though the episode may have a score; None when they can.
         seconds: Wall-clock seconds from reset to the end.
     """
 
@@ -43,6 +44,7 @@ class Trajectory:
     success: bool | None = None
     transcript: Transcript | None = None
     seconds: float = 0.0
+    untrainable: str | None = None
 
     def __post_init__(self) -> None:
         if self.ending.failed and self.error is None:

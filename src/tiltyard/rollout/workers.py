@@ -31,15 +31,22 @@ class EnvWorkers:
 
     A call that passes its deadline cannot be stopped, only abandoned: its result is dropped when it comes, and the
     thread is not waited for, not even when the process exits. One thread submits and collects; it can be
-    interrupted while it waits.
+    interrupted while it waits, or is told by `notify`, which the threads call each time a call has ended.
 
     Attributes:
         abandoned: How many calls have passed their deadline.
     """
 
-    def __init__(self, timeout_s: float | None, *, name: str = "tiltyard-env") -> None:
+    def __init__(
+        self,
+        timeout_s: float | None,
+        *,
+        name: str = "tiltyard-env",
+        notify: Callable[[], None] = lambda: None,
+    ) -> None:
         self._timeout_s = timeout_s
         self._name = name
+        self._notify = notify
         self._todo: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Work, Any, BaseException | None]] = queue.SimpleQueue()
         # Counts the threads that wait and that no submitted call has been promised to.
@@ -55,6 +62,12 @@ class EnvWorkers:
     def pending(self) -> int:
         """How many calls are submitted and neither collected nor abandoned."""
         return len(self._pending)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `time.monotonic` passes the first deadline of a pending call; None where there is none."""
+        first = next(iter(self._pending), None)
+        return None if first is None or first.deadline == float("inf") else first.deadline
 
     @property
     def stuck(self) -> int:
@@ -159,6 +172,7 @@ class EnvWorkers:
             work.ended = time.monotonic()
             self._done.put((work, result, error))
             self._idle.release()
+            self._notify()
             # Hold nothing of the call while waiting for the next one.
             del work, result, error
 

@@ -1,7 +1,10 @@
-"""A policy that plays a script: the replies are known before the run."""
+"""Policies that play a script: the replies are known before the run."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
 
 from tiltyard.errors import PolicyError
 from tiltyard.types import Prompt, Reply, ToolCall
@@ -44,6 +47,48 @@ class ScriptedPolicy:
         if turn >= len(self.script):
             raise PolicyError(f"the script has {len(self.script)} lines, and turn {turn} was asked for")
         return as_reply(self.script[turn])
+
+
+@dataclass(slots=True)
+class ScriptedAsyncPolicy:
+    """`ScriptedPolicy` as a policy that is awaited.
+
+    Attributes:
+        script: As for `ScriptedPolicy`.
+        latency_s: How long each answer takes.
+        prompts: How many prompts were answered.
+        waiting: How many prompts are waited for now.
+        most_waiting: How many prompts were waited for at one time, at most.
+        entered: How many runs are inside.
+    """
+
+    script: Sequence[Line] | Callable[[Prompt, int], Line]
+    latency_s: float = 0.0
+    prompts: int = field(default=0)
+    waiting: int = field(default=0)
+    most_waiting: int = field(default=0)
+    entered: int = field(default=0)
+
+    async def reply(self, prompt: Prompt, *, max_tokens: int | None) -> Reply:
+        """Play the next line of one episode; raises as `ScriptedPolicy.reply`."""
+        del max_tokens
+        self.prompts += 1
+        self.waiting += 1
+        self.most_waiting = max(self.most_waiting, self.waiting)
+        try:
+            await asyncio.sleep(self.latency_s)
+        finally:
+            self.waiting -= 1
+        return ScriptedPolicy(self.script).answer(prompt)
+
+    async def __aenter__(self) -> Self:
+        self.entered += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.entered -= 1
 
 
 def as_reply(line: Line) -> Reply:
