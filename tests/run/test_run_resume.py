@@ -1,12 +1,17 @@
 """Runs that were interrupted, and go on."""
 
 import json
+import signal
 import sys
 
 import pytest
 from safetensors.torch import load_file
 
+from tiltyard.build import train_manifest
 from tiltyard.errors import CheckpointError, ConfigurationError, ManifestError
+from tiltyard.manifest import load_manifest, manifest_to_yaml
+from tiltyard.train.observer import SilentObserver
+from tiltyard.train.run_folder import RunFolder
 
 ROWS = """
 from pathlib import Path
@@ -157,3 +162,21 @@ def test_the_summary_of_an_interrupted_run_is_written(write_manifest, train, tmp
         None,
         0,
     )
+
+
+class PressesCtrlC(SilentObserver):
+    """Presses Ctrl-C when the weights have changed and the step is not yet closed."""
+
+    def step_finished(self, metrics):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_step_whose_weights_have_changed_is_finished_first(write_manifest, read_lines, tmp_path):
+    """Ctrl-C then waits: weights, tasks and metrics are those of one step."""
+    manifest = load_manifest(write_manifest(), ["training.eval.tasks=0"])
+    folder = RunFolder.create(tmp_path / "run", manifest_to_yaml(manifest))
+    summary = train_manifest(manifest, folder, PressesCtrlC())
+    assert (summary["interrupted"], summary["steps_done"]) == (True, 1)
+    assert [line["step"] for line in read_lines(tmp_path / "run" / "metrics.jsonl")] == [1]
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert json.loads((checkpoint / "checkpoint.json").read_text())["position"]["batches"] == 1
