@@ -3,7 +3,7 @@
 import copy
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ class Encoder:
     def first_special(self, text: str) -> re.Match[str] | None:
         """The first special token in template output, by its text."""
         return self._special.search(text)
+
+    def specials_in(self, text: str) -> Iterator[re.Match[str]]:
+        """Every special token in template output, by its text."""
+        return self._special.finditer(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids as they are: special tokens kept, spaces not cleaned up."""

@@ -9,7 +9,7 @@ from tiltyard.errors import TemplateError
 from tiltyard.tokens.encoding import Encoder
 from tiltyard.tokens.probes import TEXT_SHAPES, TOOL_SHAPES, check_bridges
 from tiltyard.tokens.template import plain_message
-from tiltyard.tools.parsing import CUT_OFF
+from tiltyard.tools.parsing import CUT_OFF, Family
 from tiltyard.types import FinishReason, Message, Reply, ToolCall, ToolSchema
 
 if TYPE_CHECKING:
@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OWN_PARSER = frozenset({"qwen3"})
-"""Families that write calls in the Hermes form: our parser reads them, so that its rules hold (`parse_text`)."""
-
 
 class Derived(Protocol):
     """The renderer derived from the template, which a family's renderer is checked against."""
 
     encoder: Encoder
+    family: Family | None
     stop_ids: frozenset[int]
     rewrites_history: str
     bridge_starts: frozenset[int]
@@ -111,8 +109,8 @@ class FamilyRenderer:
         return self._derived.bridge(sampled_tail, new, tools, generation_prompt=generation_prompt)
 
     def parse(self, ids: Sequence[int], finish_reason: FinishReason, *, tools: Sequence[ToolSchema] = ()) -> Reply:
-        """See `Renderer`."""
-        if self.family in OWN_PARSER:
+        """See `Renderer`; our parser reads the families that it knows, so that its rules hold."""
+        if self._derived.family is not None:
             return self._derived.parse(ids, finish_reason, tools=tools)
         parsed = self._renderer.parse_response(list(ids), tools=list(tools) or None, prompt_ids=self._prompt)
         return Reply(

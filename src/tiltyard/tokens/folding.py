@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tiltyard.tools.parsing import Family
 from tiltyard.types import Message, ToolSchema
 
 TOOLS_SECTION = (
@@ -11,12 +14,9 @@ TOOLS_SECTION = (
     "You may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n"
     "<tools>\n{schemas}\n</tools>\n\n"
-    "For each function call, return a json object with function name and arguments within <tool_call></tool_call> "
-    "XML tags:\n<tool_call>\n"
-    '{{"name": <function-name>, "arguments": <args-json-object>}}\n'
-    "</tool_call>"
+    "{how_to_call}"
 )
-"""What the system message says about tools where the template has no branch for them (the Hermes form)."""
+"""What the system message says about tools where the template has no branch for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Rules:
         system: A leading system message. Else: its text opens the first user message.
         late_system: A system message later on. Else: it becomes a user message.
         neighbours: Two user messages in a row. Else: they are joined, with an empty line between.
-        tool_calls: An assistant's `tool_calls`. Else: written into its content in the Hermes form.
+        tool_calls: An assistant's `tool_calls`. Else: written into its content as the family writes them.
         tool_role: One and two tool messages. Else: a user message of `<tool_response>` blocks.
         user_after_tool: A user message right after a tool message. Else: joined to the tool's result.
         tools: Tool schemas. Else: `TOOLS_SECTION` ends the system message.
@@ -46,14 +46,16 @@ class Rules:
     default_system: str
 
 
-def fold(messages: list[Message], tools: list[ToolSchema], rules: Rules) -> tuple[list[Message], list[ToolSchema]]:
+def fold(
+    messages: list[Message], tools: list[ToolSchema], rules: Rules, family: Family
+) -> tuple[list[Message], list[ToolSchema]]:
     """Say a conversation within the rules: the messages and tool schemas that the template is given."""
     if not rules.any_call_id:
         messages = [with_short_ids(message) for message in messages]
     if tools and not rules.tools:
-        messages, tools = _with_tools_section(messages, tools, rules.default_system), []
+        messages, tools = _with_tools_section(messages, tools, rules.default_system, family.how_to_call()), []
     if not rules.tool_calls:
-        messages = [_calls_as_text(message) for message in messages]
+        messages = [_calls_as_text(message, family) for message in messages]
     if not rules.tool_role:
         messages = _results_as_user(messages)
     if not rules.system and messages and messages[0]["role"] == "system":
@@ -89,21 +91,29 @@ def _short_id(call_id: str) -> str:
     return hashlib.sha256(call_id.encode()).hexdigest()[:9]
 
 
-def _with_tools_section(messages: list[Message], tools: list[ToolSchema], default_system: str) -> list[Message]:
-    section = TOOLS_SECTION.format(schemas="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+def _with_tools_section(
+    messages: list[Message], tools: list[ToolSchema], default_system: str, how_to_call: str
+) -> list[Message]:
+    schemas = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    section = TOOLS_SECTION.format(schemas=schemas, how_to_call=how_to_call)
     given = messages and messages[0]["role"] == "system"
     system = str(messages[0]["content"]) if given else default_system
     content = f"{system}\n\n{section}" if system else section
     return [{"role": "system", "content": content}, *(messages[1:] if given else messages)]
 
 
-def _calls_as_text(message: Message) -> Message:
+def _calls_as_text(message: Message, family: Family) -> Message:
     if not message.get("tool_calls"):
         return message
-    functions = (call["function"] for call in message["tool_calls"])
-    calls = [f"<tool_call>\n{json.dumps(function, ensure_ascii=False)}\n</tool_call>" for function in functions]
+    calls = [_call_as_text(call["function"], family) for call in message["tool_calls"]]
     kept = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**kept, "content": "\n".join([*filter(None, [message["content"]]), *calls])}
+
+
+def _call_as_text(function: Mapping[str, Any], family: Family) -> str:
+    """A call as the family writes it; one whose arguments could not be read is written as it was."""
+    arguments = function["arguments"]
+    return family.write(function["name"], arguments) if isinstance(arguments, Mapping) else str(arguments)
 
 
 def _results_as_user(messages: list[Message]) -> list[Message]:

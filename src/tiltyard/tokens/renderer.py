@@ -9,14 +9,11 @@ from tiltyard.tokens.encoding import Encoder
 from tiltyard.tokens.families import family_renderer
 from tiltyard.tokens.probes import PROBE_TOOL, TEXT_SHAPES, TOOL_SHAPES, check_bridges, rewritten_history
 from tiltyard.tokens.template import ChatTemplate
-from tiltyard.tools.parsing import THINK_CLOSE, THINK_OPEN, TextParser, parse_hermes
+from tiltyard.tools.parsing import FAMILIES, HERMES, Family, family_named
 from tiltyard.types import FinishReason, Message, Reply, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-READ_BY_THE_PARSER = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<function", "</function", "<parameter")
-"""Special tokens that begin like this are kept when a reply is decoded; others are no part of its text."""
 
 
 class Renderer(Protocol):
@@ -72,8 +69,14 @@ class TemplateRenderer:
     The end of a turn is found by rendering a marked answer. Bridges are compared with full renders of several
     conversation shapes at construction. What the template cannot say is folded (see `Rules`).
 
+    Attributes:
+        family: Reads the calls and the thinking in what was sampled. Hermes where the template does not speak
+            of tools, as that is the form in which the prompt then asks for calls; None where the template's
+            own form is not known: then showing tools is an error.
+
     Raises:
         TemplateError: There is no chat template, or a bridge differs from the full render.
+        ConfigurationError: There is no parser of the name that was given.
     """
 
     def __init__(
@@ -82,10 +85,12 @@ class TemplateRenderer:
         *,
         tools: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        parser: TextParser = parse_hermes,
+        parser: str | Family | None = None,
     ) -> None:
         self.encoder = Encoder(tokenizer)
-        self.template = ChatTemplate(tokenizer, self.encoder, chat_template_kwargs)
+        given = None if parser is None else family_named(parser)
+        self.template = ChatTemplate(tokenizer, self.encoder, chat_template_kwargs, family=given)
+        self.family = self.template.family
         special = self.encoder.special_ids
         after = self.template.after_answer((), generation_prompt=False)
         end = self.encoder.first_special(after)
@@ -99,11 +104,13 @@ class TemplateRenderer:
             reply if self._end_id is None else self._end_id,
             calls if calls != reply else None,
         ]
-        self.stop_ids = frozenset(index for index in ends if isinstance(index, int))
+        self.stop_ids = self._stops(frozenset(index for index in ends if isinstance(index, int)))
         self._starts = frozenset(index for index in (self._end_id, reply, calls) if index is not None)
         self.bridge_starts = self._starts if end else frozenset()
-        self._unread = frozenset(index for text, index in special.items() if not text.startswith(READ_BY_THE_PARSER))
-        self._parse = parser
+        # Special tokens are no part of a reply's text, but for those that its parser reads.
+        reader = self.family or HERMES
+        read = (*reader.markers, *reader.think)
+        self._unread = frozenset(index for text, index in special.items() if not text.startswith(read))
         self._thinking_open = self._opens_thinking()
         self._bridges_show_tools = self._shows_tools_in_bridges()
         self._no_tools: TemplateError | None = None
@@ -114,6 +121,8 @@ class TemplateRenderer:
             if tools:
                 raise
             self._no_tools = error  # raised when tools turn up after all
+        if self.family is None:
+            self._no_tools = _unknown_family(tokenizer.name_or_path)
         self.rewrites_history = rewritten_history(self.full, self._end_id)
 
     def full(
@@ -145,10 +154,11 @@ class TemplateRenderer:
         return ids[1:] if ended else ids
 
     def parse(self, ids: Sequence[int], finish_reason: FinishReason, *, tools: Sequence[ToolSchema] = ()) -> Reply:
-        """See `Renderer`; `tools` is not needed, as the arguments of text parsers carry their own types."""
-        said = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
+        """See `Renderer`."""
+        said = ids[:-1] if ids and ids[-1] in self.stop_ids and ids[-1] in self._unread else ids
         text = self.encoder.decode([index for index in said if index not in self._unread])
-        parsed = self._parse(text, finish_reason, thinking_open=self._thinking_open)
+        reader = self.family or HERMES
+        parsed = reader.parse(text, finish_reason, thinking_open=self._thinking_open, tools=tools)
         return Reply(
             text=parsed.text,
             tool_calls=parsed.calls,
@@ -164,9 +174,16 @@ class TemplateRenderer:
         return self.encoder.special_ids[first[0]] if first and first.start() == 0 else None
 
     def _opens_thinking(self) -> bool:
-        """Whether the generation prompt ends inside a `<think>` block, so that the sampled text begins in it."""
-        _, found, rest = self.template.render([{"role": "user", "content": "x"}]).rpartition(THINK_OPEN)
-        return bool(found) and THINK_CLOSE not in rest
+        """Whether the generation prompt ends inside the thinking, so that the sampled text begins in it."""
+        opens, closes = (self.family or HERMES).think
+        _, found, rest = self.template.render([{"role": "user", "content": "x"}]).rpartition(opens)
+        return bool(found) and closes not in rest
+
+    def _stops(self, derived: frozenset[int]) -> frozenset[int]:
+        """The derived ends, or those of a family whose turns have several messages, each with an end of its own."""
+        special = self.encoder.special_ids
+        own = frozenset(special[token] for token in (self.family.stops if self.family else ()) if token in special)
+        return own or derived
 
     def _shows_tools_in_bridges(self) -> bool:
         shapes = [shape.new for shape in (*TEXT_SHAPES, *TOOL_SHAPES)]
@@ -179,7 +196,7 @@ def make_renderer(
     *,
     tools: bool = False,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    parser: TextParser = parse_hermes,
+    parser: str | Family | None = None,
 ) -> Renderer:
     """The renderer for a tokenizer: its family's where that is known and agrees, else one from the template.
 
@@ -189,11 +206,13 @@ def make_renderer(
         tokenizer: With the chat template that the model was trained with.
         tools: The environment has tools: a template in which their results cannot be put is an error now.
         chat_template_kwargs: Passed to the template, such as `enable_thinking`.
-        parser: Reads the calls and the thinking in a sampled text; families that the `renderers` package
-            parses from ids do without.
+        parser: Reads the calls and the thinking in a sampled text: a family's name (see
+            `tiltyard.tools.parsing.FAMILIES`) or one of your own. None recognises it from the template.
 
     Raises:
-        TemplateError: There is no usable chat template; the message names the cure.
+        TemplateError: There is no usable chat template, or there are tools and its family is not known;
+            the message names the cure.
+        ConfigurationError: There is no parser of the name that was given.
     """
     derived = TemplateRenderer(tokenizer, tools=tools, chat_template_kwargs=chat_template_kwargs, parser=parser)
     if derived.rewrites_history:
@@ -202,4 +221,14 @@ def make_renderer(
             "sampled ids are kept as they are, so the model goes on to see them and is trained on what it saw",
             stacklevel=2,
         )
-    return family_renderer(tokenizer, derived, chat_template_kwargs) or derived
+    known = family_renderer(tokenizer, derived, chat_template_kwargs)
+    if tools and known is None and derived.family is None:
+        raise _unknown_family(tokenizer.name_or_path)
+    return known or derived
+
+
+def _unknown_family(name: str) -> TemplateError:
+    return TemplateError(
+        f"how the chat template of {name!r} writes tool calls is not known, so that no call would be read; name its "
+        f"family with make_renderer(parser=…) or model.tool_parser in a manifest, one of: {', '.join(FAMILIES)}"
+    )

@@ -9,6 +9,7 @@ from tiltyard.tokens.encoding import Encoder
 from tiltyard.tokens.folding import Rules, fold, with_short_ids
 from tiltyard.tokens.probes import PROBE_TOOL
 from tiltyard.tools.messages import parse_call
+from tiltyard.tools.parsing import HERMES, Family, recognise
 from tiltyard.types import Message, ToolSchema
 
 if TYPE_CHECKING:
@@ -28,7 +29,12 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, tokenizer: "PreTrainedTokenizerBase", encoder: Encoder, template_kwargs: Mapping[str, Any] | None = None
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        encoder: Encoder,
+        template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        family: Family | None = None,
     ) -> None:
         if not tokenizer.chat_template:
             raise TemplateError(
@@ -40,7 +46,9 @@ class ChatTemplate:
         self._encoder = encoder
         self._kwargs = dict(template_kwargs or {})
         self._refusals = (require("jinja2", "train").TemplateError, TypeError, ValueError, KeyError)
+        self.family = family or HERMES
         self.rules = self._probe()
+        self.family = family or self._recognised()
         self._close_of_call = self._find_close_of_call()
 
     def render(
@@ -53,7 +61,7 @@ class ChatTemplate:
         """
         plain = [plain_message(message, self._encoder) for message in messages]
         schemas = [self._encoder.hide_in(schema) for schema in tools]
-        folded, schemas = fold(plain, schemas, self.rules)
+        folded, schemas = fold(plain, schemas, self.rules, self.family or HERMES)
         return self._apply(folded, schemas, generation_prompt=generation_prompt)
 
     def after_answer(
@@ -73,6 +81,29 @@ class ChatTemplate:
         if not found:
             raise TemplateError("the chat template drops the assistant's answer, so nothing can be put after it")
         return after.removeprefix(self._close_of_call) if calling else after
+
+    def _recognised(self) -> Family | None:
+        """The family of the template; None where it speaks of tools in a way that is not known."""
+        call_turn = self._call_turn()
+        known = recognise(self._text(), call_turn, "tool", {"x": ANSWER}) if self.rules.tools or call_turn else None
+        return known or (None if self.rules.tools else HERMES)
+
+    def _call_turn(self) -> str:
+        """What the template writes for a turn with one call, from where the model would begin; "" for nothing."""
+        if not self.rules.tool_calls:
+            return ""
+        user: Message = {"role": "user", "content": _USER}
+        call = _calling([{"role": "tool", "content": ""}])
+        prompt, turn = self.render([user]), self.render([user, call], generation_prompt=False)
+        same = next((at for at, pair in enumerate(zip(prompt, turn, strict=False)) if pair[0] != pair[1]), len(prompt))
+        if same < len(prompt):  # the prompt opens what history does not have: begin where they last agreed on a line
+            ends = [match.end() for match in self._encoder.specials_in(turn) if match.end() <= same]
+            same = max([turn.rfind("\n", 0, same) + 1, *ends])
+        return turn[same:]
+
+    def _text(self) -> str:
+        template = self._tokenizer.chat_template
+        return "\n".join(map(str, template.values())) if isinstance(template, Mapping) else str(template)
 
     def _find_close_of_call(self) -> str:
         """What the template writes between the last argument of a call and the end of the turn."""

@@ -1,10 +1,10 @@
 """Tool calls and their results as OpenAI messages."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tiltyard.types import Message, Reply, ToolCall
+from tiltyard.types import Message, Reply, ToolCall, ToolSchema
 
 
 def assistant_message(reply: Reply) -> Message:
@@ -83,6 +83,11 @@ def parse_arguments(name: str, arguments: Any) -> tuple[dict[str, Any] | None, s
     if not isinstance(arguments, Mapping):
         return None, f"the arguments of {name!r} must be one JSON object, got {_clip(arguments)}"
     return dict(arguments), None
+
+
+def tool_names(tools: Sequence[ToolSchema]) -> frozenset[str]:
+    """The names of the tools that a model is shown."""
+    return frozenset(str(tool.get("function", tool).get("name")) for tool in tools)
 
 
 def refuse_constant(name: str) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiltyard.errors import ConfigurationError
-from tiltyard.tools.parsing import parse_hermes, parse_text
+from tiltyard.tools.parsing import FAMILIES, parse_text
 
 
 def block(body):
@@ -13,11 +13,13 @@ def block(body):
 
 
 def sound(text, finish_reason="stop", **options):
-    return [(c.name, c.arguments) for c in parse_hermes(text, finish_reason, **options).calls if c.error is None]
+    return [
+        (c.name, c.arguments) for c in FAMILIES["hermes"].parse(text, finish_reason, **options).calls if c.error is None
+    ]
 
 
 def errors(text, finish_reason="stop", **options):
-    return [c.error for c in parse_hermes(text, finish_reason, **options).calls if c.error is not None]
+    return [c.error for c in FAMILIES["hermes"].parse(text, finish_reason, **options).calls if c.error is not None]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_a_sound_call_is_what_the_model_wrote(body, arguments):
 
 def test_several_calls_come_in_order_and_the_text_around_them_stays():
     """Two calls on one line are two calls; the tags are no text (case TP-01)."""
-    parsed = parse_hermes('a <tool_call>{"name":"x"}</tool_call> b <tool_call>{"name":"y"}</tool_call> c')
+    parsed = FAMILIES["hermes"].parse('a <tool_call>{"name":"x"}</tool_call> b <tool_call>{"name":"y"}</tool_call> c')
     assert ([c.name for c in parsed.calls], parsed.text) == (["x", "y"], "a  b  c")
 
 
@@ -57,7 +59,7 @@ def test_a_block_may_hold_a_list_of_calls():
 @pytest.mark.parametrize("text", ["write `<tool_call>` first", "<tool_call> then", "no tags"])
 def test_a_tag_without_json_is_text(text):
     """It is not a call and not an error (case TP-01)."""
-    parsed = parse_hermes(text)
+    parsed = FAMILIES["hermes"].parse(text)
     assert (parsed.text, parsed.calls) == (text, ())
 
 
@@ -106,7 +108,7 @@ def test_a_block_that_is_not_closed_never_runs(stump, finish_reason):
 
 def test_a_call_inside_closed_thinking_is_only_thought():
     """With an answer behind it, it was an example (case TP-03 a)."""
-    parsed = parse_hermes('<think>such as <tool_call>{"name":"rm"}</tool_call></think>The answer is 4.')
+    parsed = FAMILIES["hermes"].parse('<think>such as <tool_call>{"name":"rm"}</tool_call></think>The answer is 4.')
     assert (parsed.text, parsed.calls) == ("The answer is 4.", ())
     assert parsed.reasoning == 'such as <tool_call>{"name":"rm"}</tool_call>'
 
@@ -161,7 +163,7 @@ PIECES = [
 )
 def test_no_text_breaks_the_parser(pieces, finish_reason):
     """Whatever was sampled comes apart into text, thinking and calls; a sound call has a name and arguments."""
-    for call in parse_hermes("".join(pieces), finish_reason).calls:
+    for call in FAMILIES["hermes"].parse("".join(pieces), finish_reason).calls:
         assert (call.error is None) == (call.arguments is not None)
         assert call.name or call.error
 
@@ -175,11 +177,11 @@ def test_json_that_python_cannot_hold_is_an_error(body):
 
 def test_plain_text_is_not_touched():
     """Without calls and thinking the spaces stay."""
-    assert parse_hermes("  7 \n").text == "  7 \n"
+    assert FAMILIES["hermes"].parse("  7 \n").text == "  7 \n"
 
 
 def test_an_unknown_family_names_those_that_are_known():
     """The parsers have names."""
     assert parse_text("7", family="qwen").text == "7"
-    with pytest.raises(ConfigurationError, match="there are: hermes, qwen"):
+    with pytest.raises(ConfigurationError, match="there are: hermes, qwen, "):
         parse_text("7", family="gpt")
