@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,6 +20,9 @@ from tiltyard.rollout.slots import EnvSlots, Slot
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.ledger import Ledger
 from tiltyard.types import Reply
+
+OnFinished = Callable[[Trajectory], Awaitable[None] | None]
+"""What is done with each finished trajectory."""
 
 
 class ConcurrentRollout:
@@ -58,7 +61,7 @@ class ConcurrentRollout:
     def run(
         self,
         jobs: Iterable[Job],
-        on_finished: Callable[[Trajectory], None] | None = None,
+        on_finished: OnFinished | None = None,
         *,
         keep: bool = True,
     ) -> list[Trajectory]:
@@ -68,7 +71,7 @@ class ConcurrentRollout:
     async def run_async(
         self,
         jobs: Iterable[Job],
-        on_finished: Callable[[Trajectory], None] | None = None,
+        on_finished: OnFinished | None = None,
         *,
         keep: bool = True,
     ) -> list[Trajectory]:
@@ -80,7 +83,8 @@ class ConcurrentRollout:
         Args:
             jobs: The episodes. A list is checked before the first one starts; any other iterable is read one job at
                 a time, as places get free, and so may be longer than memory.
-            on_finished: Called on the loop with each trajectory as soon as it is finished.
+            on_finished: Called on the loop with each trajectory as soon as it is finished. It may be async: the
+                episode's place is taken by the next one when it has returned.
             keep: False returns an empty list and holds no finished trajectory.
 
         Raises:
@@ -103,7 +107,7 @@ class _Run:
 
     rollout: ConcurrentRollout
     jobs: Iterator[tuple[int, Job]]
-    on_finished: Callable[[Trajectory], None]
+    on_finished: OnFinished
     keep: bool
     workers: LoopWorkers = field(init=False)
     results: dict[int, Trajectory] = field(default_factory=dict)
@@ -160,7 +164,9 @@ class _Run:
                 trajectory = await self._feed_in_slot(job.env, slot, job)
         if self.keep:
             self.results[index] = trajectory
-        self.on_finished(trajectory)
+        following = self.on_finished(trajectory)
+        if following is not None:
+            await following
 
     def _episode(self, turns: Turns, job: Job) -> ServedEpisode:
         rollout = self.rollout

@@ -192,6 +192,7 @@ class Closing:
 
     def start(self, closes: Sequence[Callable[[], Any]]) -> None:
         """Begin to close, waiting for nothing."""
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
         for close in closes:
             thread = threading.Thread(target=self._close, args=(close,), name="tiltyard-close", daemon=True)
             self._threads.append(thread)
