@@ -319,6 +319,8 @@ def _line(
         "zero_variance_groups": counts.zero_variance_groups,
         "small_groups": counts.small_groups,
         "unscored_turns": counts.unscored_turns,
+        "unscored_episodes": counts.unscored,
+        "truncated_policy": counts.truncated_policy,
         "granularity": batch.granularity,
         **update,
     }
