@@ -11,7 +11,7 @@ from tiltyard.envs.turns import Turns, as_turns
 from tiltyard.errors import ConfigurationError, EnvError, PolicyError, RolloutError
 from tiltyard.policies.base import AsyncPolicy
 from tiltyard.rollout.blocking import run_blocking
-from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job, checked_jobs
+from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job, checked_jobs, unique_jobs
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.loop_workers import LoopWorkers
 from tiltyard.rollout.outcome import Ending
@@ -90,28 +90,63 @@ class ConcurrentRollout:
         Raises:
             ConfigurationError: Two jobs share an episode id, or two live ones an environment.
         """
-        listed = checked_jobs(jobs) if isinstance(jobs, Sequence) else jobs
+        results: dict[int, Trajectory] = {}
+
+        async def hand_over(index: int, trajectory: Trajectory) -> None:
+            if keep:
+                results[index] = trajectory
+            if on_finished is not None:
+                on_finished(trajectory)
+
+        await self._drive(checked_jobs(jobs) if isinstance(jobs, Sequence) else unique_jobs(jobs), hand_over)
+        return [results[index] for index in sorted(results)]
+
+    async def stream_async(self, jobs: Iterable[Job]) -> AsyncGenerator[Trajectory]:
+        """Run jobs that are taken one by one, as places get free, and keep nothing.
+
+        The trajectories come as they finish. While the caller does not take them, at most `concurrency` more are
+        played. Closing the generator stops the run as a cancellation stops `run_async`.
+
+        Raises:
+            ConfigurationError: A job has the id of an earlier one, or the environment of a live one.
+        """
+        finished: asyncio.Queue[Trajectory | None] = asyncio.Queue()
+        room = asyncio.Semaphore(1)
+
+        async def hand_over(index: int, trajectory: Trajectory) -> None:
+            del index
+            await room.acquire()
+            finished.put_nowait(trajectory)
+
+        run = asyncio.create_task(self._drive(unique_jobs(jobs), hand_over))
+        run.add_done_callback(lambda _: finished.put_nowait(None))
+        try:
+            while (trajectory := await finished.get()) is not None:
+                room.release()
+                yield trajectory
+            await run
+        finally:
+            run.cancel()
+            await asyncio.wait([run])
+
+    async def _drive(self, jobs: Iterable[Job], hand_over: Callable[[int, Trajectory], Awaitable[None]]) -> None:
         async with self.policy:
-            run = _Run(self, enumerate(listed), on_finished or (lambda trajectory: None), keep)
+            run = _Run(self, enumerate(jobs), hand_over)
             try:
                 await run.drive()
             finally:
                 run.workers.stop()
                 self.abandoned += run.workers.abandoned
-        return [run.results[index] for index in sorted(run.results)]
 
 
 @dataclass(slots=True)
 class _Run:
-    """The state of one `ConcurrentRollout.run_async`."""
+    """The state of one run."""
 
     rollout: ConcurrentRollout
     jobs: Iterator[tuple[int, Job]]
-    on_finished: OnFinished
-    keep: bool
+    hand_over: Callable[[int, Trajectory], Awaitable[None]]
     workers: LoopWorkers = field(init=False)
-    results: dict[int, Trajectory] = field(default_factory=dict)
-    ids: set[str] = field(default_factory=set)
     live_sources: dict[int, str] = field(default_factory=dict)
     playing: int = 0
     waiting: dict[int, deque[asyncio.Future[None]]] = field(default_factory=dict)
@@ -144,9 +179,6 @@ class _Run:
             await self._play(following, other)
 
     async def _play(self, index: int, job: Job) -> None:
-        if job.episode_id in self.ids:
-            raise ConfigurationError(f"two jobs have the episode id {job.episode_id!r}; ids must be unique")
-        self.ids.add(job.episode_id)
         if not isinstance(job.env, EnvSlots):
             turns = as_turns(job.env)
             self._occupy(turns, job.episode_id)
