@@ -150,7 +150,7 @@ def main() -> None:
         seconds[name] = time.process_time() - start
         rates[name] = sampled / seconds[name]
         print(f"{name:9} {sampled:5} new tokens in {seconds[name]:6.1f} CPU-s: {rates[name]:6.1f} tokens per CPU-s")
-    print(f"kept path {policy.path!r}; {policy.stats}")
+    print(f"path {policy.path!r}, warm-up included: {policy.stats}")
     result = {
         "ours_over_generate": round(rates["ours"] / rates["generate"], 2),
         "max_logprob_difference": largest_difference(loaded, histories["ours"], logprobs),

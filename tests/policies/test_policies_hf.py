@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from tiltyard.errors import ConfigurationError, PolicyError
+from tiltyard.models.loading import load_model
 from tiltyard.models.trainable import LoraSettings, make_trainable
 from tiltyard.policies.base import Sampled, Sampling, TokenRequest
 from tiltyard.policies.hf import HFPolicy
@@ -216,7 +217,16 @@ def test_kept_caches_stay_within_their_bound():
     policy = HFPolicy(model, stop_ids=NEVER, max_cache_bytes=40_000)
     sequences = {str(i): ids(20, i) for i in range(8)}
     assert largest_difference(model, policy, sequences) < 1e-4
-    assert policy.kept_bytes <= 40_000
+    assert 0 < policy.kept_bytes <= 40_000
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])
+def test_short_floats_are_sampled_on_the_same_path(dtype, bound):
+    """Reuse holds in half precision too; what differs from a full pass is the dtype's rounding."""
+    model = tiny_model().to(dtype)
+    policy = HFPolicy(model, stop_ids=NEVER)
+    assert policy.path == "kept"
+    assert largest_difference(model, policy, ragged()) < bound
 
 
 def test_small_passes_give_what_large_ones_give():
@@ -364,3 +374,15 @@ def test_a_result_is_a_tuple_of_ids_with_a_logprob_each():
     result = HFPolicy(tiny_model(), stop_ids=NEVER).sample([TokenRequest("e", ids(4), 3, 0)])[0]
     assert isinstance(result, Sampled)
     assert len(result.ids) == len(result.logprobs) == 3
+
+
+@pytest.mark.slow
+def test_the_real_models_logprobs_are_those_of_a_full_forward_pass():
+    """SmolLM2-135M over ragged turns in groups: within 1e-4, on the path that keeps caches."""
+    loaded = load_model("smollm2-135m-instruct", device="cpu")
+    policy = HFPolicy(loaded.model, stop_ids=frozenset({2}))
+    assert policy.path == "kept"
+    text = "<|im_start|>user\nOpen one of the boxes {}. Which one?<|im_end|>\n<|im_start|>assistant\n"
+    prompts = [loaded.tokenizer(text.format(boxes)).input_ids for boxes in ("A, B and C", "D, E, F, G and H")]
+    sequences = {f"{group}{member}": list(prompt) for group, prompt in enumerate(prompts) for member in range(4)}
+    assert largest_difference(loaded.model, policy, sequences, max_tokens=8) < 1e-4

@@ -140,8 +140,9 @@ def _copy(made: Slab, members: list[int], rows: Sequence[Row | None], width: int
         target[width - len(row) : width] = start + row.columns
     for layer, old in zip(made.layers, source.layers, strict=True):
         layer.is_initialized = True
+        # A model that is spread over devices keeps each layer's cache where the layer is.
         copies = [
-            buffer.flatten(0, 1).index_select(0, index.view(-1)).view(*index.shape, *buffer.shape[2:])
+            buffer.flatten(0, 1).index_select(0, index.view(-1).to(buffer.device)).view(*index.shape, *buffer.shape[2:])
             for buffer in old.buffers
         ]
         if whole:
@@ -195,7 +196,13 @@ class Shelf:
         self._kept.clear()
 
     def tidy(self) -> None:
-        """Copy the rows out of slabs that are mostly unused, then drop the oldest until the bound holds."""
+        """Drop the oldest episodes until the bound holds, and copy the rest out of slabs mostly unused."""
+        self._thin()
+        while self._kept and self.bytes > self.max_bytes:
+            del self._kept[next(iter(self._kept))]
+            self._thin()
+
+    def _thin(self) -> None:
         by_slab: dict[int, list[str]] = {}
         for key, kept in self._kept.items():
             by_slab.setdefault(id(kept.row.slab), []).append(key)
@@ -206,5 +213,3 @@ class Shelf:
             made = gather([self._kept[key].row for key in keys], 0, len(slab.layers), slab.valid.device)
             for index, key in enumerate(keys):
                 self._kept[key] = Kept(self._kept[key].ids, made.row(index))
-        while self._kept and self.bytes > self.max_bytes:
-            del self._kept[next(iter(self._kept))]
