@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -95,8 +95,8 @@ class ConcurrentRollout:
         async def hand_over(index: int, trajectory: Trajectory) -> None:
             if keep:
                 results[index] = trajectory
-            if on_finished is not None:
-                on_finished(trajectory)
+            if on_finished is not None and (following := on_finished(trajectory)) is not None:
+                await following
 
         await self._drive(checked_jobs(jobs) if isinstance(jobs, Sequence) else unique_jobs(jobs), hand_over)
         return [results[index] for index in sorted(results)]
@@ -194,11 +194,7 @@ class _Run:
                 trajectory = Trajectory(job.episode_id, job.task, Ending.ENV_ERROR, error=reason(error))
             else:
                 trajectory = await self._feed_in_slot(job.env, slot, job)
-        if self.keep:
-            self.results[index] = trajectory
-        following = self.on_finished(trajectory)
-        if following is not None:
-            await following
+        await self.hand_over(index, trajectory)
 
     def _episode(self, turns: Turns, job: Job) -> ServedEpisode:
         rollout = self.rollout
