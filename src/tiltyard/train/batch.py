@@ -179,8 +179,8 @@ def _row(trajectory: Trajectory, credit: TurnCredit, algorithm: GRPO) -> TrainRo
     transcript = trajectory.transcript
     if transcript is None:
         raise ConfigurationError(
-            f"episode {trajectory.episode_id} has no token ids, so it cannot be trained on; "
-            "train with a policy that gives them (a local model)"
+            f"episode {trajectory.episode_id} has no token ids ({trajectory.untrainable or 'the policy gave none'}), "
+            "so it cannot be trained on; train with a policy that gives them (a local model)"
         )
     if algorithm.old_logprobs == "sampler" and any(
         on and logprob is None for on, logprob in zip(transcript.mask, transcript.logprobs, strict=True)
