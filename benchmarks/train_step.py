@@ -9,6 +9,9 @@ model. The first step warms up and is not measured. TRL runs in the way that was
 gradient checkpointing, and in micro-batches of one group (`--trl-micro-batch`).
 """
 
+# pyright: reportMissingImports=false
+# TRL comes with the extra `bench` only; types are checked without it too.
+
 import argparse
 import copy
 import json
