@@ -104,13 +104,13 @@ class TemplateRenderer:
             reply if self._end_id is None else self._end_id,
             calls if calls != reply else None,
         ]
-        self.stop_ids = self._stops(frozenset(index for index in ends if isinstance(index, int)))
         self._starts = frozenset(index for index in (self._end_id, reply, calls) if index is not None)
         self.bridge_starts = self._starts if end else frozenset()
         # Special tokens are no part of a reply's text, but for those that its parser reads.
-        reader = self.family or HERMES
-        read = (*reader.markers, *reader.think)
-        self._unread = frozenset(index for text, index in special.items() if not text.startswith(read))
+        self._reader = self.family or HERMES
+        self._unread = frozenset(index for text, index in special.items() if not self._reader.reads(text))
+        own = [special[token] for token in self._reader.stops if token in special]
+        self.stop_ids = frozenset(index for index in ends if isinstance(index, int) and index in self._unread) | {*own}
         self._thinking_open = self._opens_thinking()
         self._bridges_show_tools = self._shows_tools_in_bridges()
         self._no_tools: TemplateError | None = None
@@ -157,8 +157,7 @@ class TemplateRenderer:
         """See `Renderer`."""
         said = ids[:-1] if ids and ids[-1] in self.stop_ids and ids[-1] in self._unread else ids
         text = self.encoder.decode([index for index in said if index not in self._unread])
-        reader = self.family or HERMES
-        parsed = reader.parse(text, finish_reason, thinking_open=self._thinking_open, tools=tools)
+        parsed = self._reader.parse(text, finish_reason, thinking_open=self._thinking_open, tools=tools)
         return Reply(
             text=parsed.text,
             tool_calls=parsed.calls,
@@ -175,15 +174,9 @@ class TemplateRenderer:
 
     def _opens_thinking(self) -> bool:
         """Whether the generation prompt ends inside the thinking, so that the sampled text begins in it."""
-        opens, closes = (self.family or HERMES).think
+        opens, closes = self._reader.think
         _, found, rest = self.template.render([{"role": "user", "content": "x"}]).rpartition(opens)
         return bool(found) and closes not in rest
-
-    def _stops(self, derived: frozenset[int]) -> frozenset[int]:
-        """The derived ends, or those of a family whose turns have several messages, each with an end of its own."""
-        special = self.encoder.special_ids
-        own = frozenset(special[token] for token in (self.family.stops if self.family else ()) if token in special)
-        return own or derived
 
     def _shows_tools_in_bridges(self) -> bool:
         shapes = [shape.new for shape in (*TEXT_SHAPES, *TOOL_SHAPES)]

@@ -114,8 +114,12 @@ class ChatTemplate:
         answer, call = (self.render([user, turn], generation_prompt=False).rpartition(ANSWER)[2] for turn in turns)
         if answer and call.endswith(answer):
             return call.removesuffix(answer)
-        end = self._encoder.first_special(call)  # a turn of calls has an end of its own
-        return call[: end.start()] if end else call
+        # A turn of calls has an end of its own, behind the tokens that belong to the call.
+        family = self.family or HERMES
+        for end in self._encoder.specials_in(call):
+            if end[0] in family.stops or not family.reads(end[0]):
+                return call[: end.start()]
+        return call
 
     def _apply(self, messages: list[Message], tools: list[ToolSchema], *, generation_prompt: bool) -> str:
         schemas: list[Any] | None = list(tools) or None

@@ -24,7 +24,7 @@ SECTION = Section(
     call_closes=CALL_CLOSE,
     head=re.compile(
         rf"\s*(?:function\s*{SEPARATOR}\s*([\w.\-/:]+)[ \t]*(?:\n\s*(?:```(?:json)?\s*)?|(?={CALL_CLOSE}))"
-        rf"|([\w.\-/:]+)\s*{SEPARATOR}\s*(?:```(?:json)?\s*)?)"
+        rf"|(?!function\s*{SEPARATOR}\s*```)([\w.\-/:]+)\s*{SEPARATOR}\s*(?:```(?:json)?\s*)?)"
     ),
     name_and_id=_name_and_id,
     after=re.compile(rf"\s*(?:```)?\s*{CALL_CLOSE}"),

@@ -23,8 +23,8 @@ class Family:
             thinking apart. Other special tokens are no part of the text it is given.
         signs: Texts that all stand in a chat template of the family; () for one that no template shows.
         think: What opens and closes the thinking.
-        stops: The special tokens that end a sampled turn, where the chat template's own end of a message
-            does not tell: a turn of such a family has more than one message.
+        stops: Special tokens that end a sampled turn, besides the chat template's own end of a message. One
+            that `scan` reads ends no turn unless it is named here: a turn may have several messages.
         instruction: How to call, for a prompt whose template does not say; "" shows what `write` gives.
         recover_thinking: A turn of which nothing is left but thinking with calls in it runs these calls.
             Otherwise they are answered with an error.
@@ -71,6 +71,10 @@ class Family:
             elif drafted:
                 calls = [ToolCall("", None, error=IN_REASONING.format(close=self.think[1]), raw="")]
         return ParsedText(shown, thought, tuple(calls))
+
+    def reads(self, token: str) -> bool:
+        """Whether a special token of this text is part of what `parse` is given."""
+        return token.startswith((*self.markers, *self.think))
 
     def render_call(self, call: ToolCall) -> str:
         """A call as the model writes it; one that could not be read is written as it was."""

@@ -13,6 +13,7 @@ from tiltyard.tools.parsing.reading import Reading, tagged
 from tiltyard.types import ToolCall
 
 OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
+THINK = ("<|channel>thought\n", "<channel|>")
 OLD_OPEN, OLD_CLOSE, OLD_QUOTE = "<start_function_call>", "<end_function_call>", "<escape>"
 FORM = f"write {OPEN}call:name{{key:{QUOTE}text{QUOTE},other:7}}{CLOSE}"
 
@@ -150,4 +151,4 @@ def _written(value: Any, *, bare_keys: bool = False) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-scan = tagged((OPEN, OLD_OPEN), _block, think=("<|channel>thought\n", "<channel|>"))
+scan = tagged((OPEN, OLD_OPEN), _block, think=THINK)

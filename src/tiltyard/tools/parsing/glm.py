@@ -19,7 +19,7 @@ _NAME = re.compile(r"\s*([\w.\-/:]+)\s*(?=<arg_key>|</tool_call>|$)")
 _KEY = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>", re.DOTALL)
 _VALUE = re.compile(r"(.*?)</arg_value>(?=\s*(?:<arg_key>|</tool_call>))", re.DOTALL)
 _INSIDE = re.compile(r"<arg_key>|<arg_value>")
-_MEANT = re.compile(r"\s*(?:[{\[<]|[\w.\-/:]+\s*(?:<|$))|[^<]*<arg_")
+_MEANT = re.compile(r"\s*(?:[{\[<]|[\w.\-/:]+\s*(?:[<{\[(]|$))|[^<]*<(?:arg_|/tool_call>)")
 
 
 class _BrokenError(ValueError):

@@ -13,6 +13,7 @@ from tiltyard.types import ToolCall
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+THINK = (f"{CHANNEL}analysis{MESSAGE}", END)
 FORM = f"write {CHANNEL}commentary to=functions.name {CONSTRAIN}json{MESSAGE}{{…}}{CALL}"
 NOT_CLOSED = f"the call is not closed; end it with {CALL}"
 

@@ -39,7 +39,9 @@ def _calls(reading: Reading, start: int, end: int) -> None:
     while position < end:
         if text[position] not in "{[":
             raw = text[position:end].strip()
-            return reading.broken(f"this form of call is not known here, got {raw[:40]!r}; {FORM}", raw)
+            if reading.calls and text[:position].rstrip().endswith(("}", "]")):
+                reading.calls.pop()
+            return reading.broken(f"only calls may stand here, got {raw[:40]!r}; {FORM}", raw)
         try:
             value, after = reading.json(position)
         except ValueError as error:

@@ -11,6 +11,7 @@ from tiltyard.tools.parsing.reading import CUT_OFF, Reading, calls_of, dumped_ar
 from tiltyard.types import ToolCall
 
 TAG, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+THINK = ("[THINK]", "[/THINK]")
 FORM = f'write {TAG} [{{"name": …, "arguments": {{…}}}}]'
 
 _HEAD = re.compile(r"([\w.\-/:]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\]\s*)?")
@@ -42,7 +43,8 @@ def _named(reading: Reading, start: int, head: re.Match[str]) -> int:
     """One call whose name stands before its arguments; without arguments it ends the text or another call follows."""
     text, name, position = reading.text, head[1], head.end()
     if position == len(text) or text.startswith(TAG, position):
-        if position == len(text) and (reading.cut or text[head.start() :].rstrip().endswith((ARGS, CALL_ID))):
+        unfinished = head[0].rstrip().endswith(ARGS) or (reading.cut and position == len(text))
+        if unfinished:
             return _broken(reading, start, f"the arguments of {name!r} are missing after {ARGS}; {FORM}")
         reading.calls.append(ToolCall(name, {}, head[2] or ""))
         return position
@@ -71,4 +73,4 @@ def write(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{TAG} [{call}]"
 
 
-scan = tagged((TAG,), _block, think=("[THINK]", "[/THINK]"))
+scan = tagged((TAG,), _block, think=THINK)

@@ -36,6 +36,7 @@ _ALL = (
         llama3.write,
         markers=("<|python_tag|>",),
         signs=("<|start_header_id|>", '"parameters"'),
+        stops=("<|eot_id|>", "<|eom_id|>"),
     ),
     Family(
         "mistral",
@@ -43,7 +44,7 @@ _ALL = (
         mistral.write,
         markers=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[TOOL_CONTENT]"),
         signs=("[TOOL_CALLS]",),
-        think=("[THINK]", "[/THINK]"),
+        think=mistral.THINK,
     ),
     Family(
         "deepseek",
@@ -80,16 +81,17 @@ _ALL = (
             harmony.RETURN,
         ),
         signs=(harmony.CHANNEL, harmony.CALL),
-        think=(f"{harmony.CHANNEL}analysis{harmony.MESSAGE}", harmony.END),
+        think=harmony.THINK,
         stops=(harmony.CALL, harmony.RETURN),
     ),
     Family(
         "gemma",
         gemma.scan,
         gemma.write,
-        markers=(gemma.OPEN, gemma.CLOSE, gemma.QUOTE, gemma.OLD_OPEN, gemma.OLD_CLOSE, gemma.OLD_QUOTE),
+        markers=("<|channel>", gemma.OPEN, gemma.CLOSE, gemma.QUOTE, gemma.OLD_OPEN, gemma.OLD_CLOSE, gemma.OLD_QUOTE),
         signs=(gemma.OPEN, "call:"),
-        think=("<|channel>thought\n", "<channel|>"),
+        stops=("<turn|>", "<|tool_response>", "<end_of_turn>", "<start_function_response>"),
+        think=gemma.THINK,
     ),
     Family("react", react.scan, react.write),
 )
