@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -46,7 +47,7 @@ class Env:
 
 @pytest.fixture
 def start(write_manifest, tmp_path):
-    """Start a run, and give it back once every environment that will hang does."""
+    """Start a run, and give it back once every environment that will hang does and the other episodes are written."""
     path = write_manifest(HANGS, rollout="{max_tokens_per_turn: 200}")
     running = []
 
@@ -56,6 +57,7 @@ def start(write_manifest, tmp_path):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         running.append(process)
         wait_for(process, tmp_path / "notes", "hangs", 6)
+        wait_for(process, tmp_path / "run" / "trajectories.jsonl", "\n", 2)
         return process
 
     yield begin
@@ -68,6 +70,7 @@ def wait_for(process, notes, word, count):
     """Wait until the environments have noted a word so often."""
     while not notes.exists() or notes.read_text().count(word) < count:
         assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
 
 
 def test_the_first_ctrl_c_ends_a_run_whose_environments_hang(start, read_lines, tmp_path):
