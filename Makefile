@@ -50,9 +50,10 @@ check: $(INSTALLED) ## Lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-format: $(INSTALLED) ## Apply the formatter and the safe fixes
+format: $(INSTALLED) ## Apply the formatter and the safe fixes; write the generated parts of docs/
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tests/guards/generated_pages.py
 
 bench: $(INSTALLED_BENCH) ## Run the benchmarks; each prints one JSON object last
 	$(BIN)/python -m benchmarks.step_overhead

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from generated_pages import GENERATED, whole
 
-from tiltyard.manifest import Manifest, load_manifest
-from tiltyard.manifest.keys import leaf_paths
+from tiltyard.manifest import load_manifest
 from tiltyard.rollout.outcome import ENDINGS
 
 ROOT = Path(__file__).parents[2]
@@ -92,26 +92,10 @@ def test_the_table_of_endings_is_that_of_the_code():
     assert rows("endings.md", "Ending") == wanted
 
 
-def test_every_key_of_a_manifest_is_documented():
-    """`docs/manifest.md` has one line for each key, with the words of the code, and none for a key that is gone."""
-    told = [(row[0], row[2]) for row in rows("manifest.md", "Key")]
-    assert told == [(f"`{path}`", description(path)) for path in leaf_paths()]
-
-
-def description(path):
-    model, text = Manifest, ""
-    for name in path.split("."):
-        field = model.model_fields[name]
-        model, text = field.annotation, field.description
-    return text
-
-
-def test_every_module_stands_in_the_architecture():
-    """`docs/architecture.md` says for each module why it exists."""
-    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    source = ROOT / "src" / "tiltyard"
-    modules = [str(path.relative_to(source)) for path in source.rglob("*.py") if path.name != "__init__.py"]
-    assert [name for name in sorted(modules) if f"`{name}`" not in text] == []
+@pytest.mark.parametrize("page", GENERATED)
+def test_what_is_written_from_the_code_is_up_to_date(page):
+    """Every module and manifest key stands in the manual, with the words of the code; `make format` writes them."""
+    assert (DOCS / page).read_text(encoding="utf-8") == whole(page)
 
 
 def test_every_benchmark_is_explained():

@@ -22,7 +22,7 @@ LAYERS = (
     ("train",),
     ("report",),
     ("manifest",),
-    ("build",),
+    ("build", "play"),
     ("testing", "demo"),
     ("cli", "__main__"),
 )
