@@ -1,6 +1,7 @@
 """A tool-call environment, or a set of tools, as turns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tiltyard._boundary import guarded
@@ -8,10 +9,11 @@ from tiltyard.envs.base import Env
 from tiltyard.envs.observation import MAX_OBSERVATION_CHARS, TRUNCATED_MARK, clip_observation, process_observation
 from tiltyard.envs.opening import system_messages
 from tiltyard.envs.tool import EnvTool, EpisodeRecord
-from tiltyard.errors import ConfigurationError, EnvError
+from tiltyard.errors import ConfigurationError, EnvError, LostSessionError
+from tiltyard.tools.at_once import run_at_once
 from tiltyard.tools.manager import ERROR, ToolManager
 from tiltyard.tools.messages import tool_message
-from tiltyard.types import Message, Reply, StepResult, Task, ToolSchema, Turn
+from tiltyard.types import Message, Reply, StepResult, Task, ToolCall, ToolSchema, Turn
 
 NOT_RUN_OVER = "Not run: the episode was over before this call."
 
@@ -19,6 +21,8 @@ NOT_RUN_OVER = "Not run: the episode was over before this call."
 class ToolTurns:
     """An `Env`, or a `ToolManager`, as turns: the calls of a reply are run in order.
 
+    They run at once, on threads of their own, where every tool that they name says that its calls are
+    independent (`tool(fn, parallel=True)`); the results come in the order of the calls either way.
     The first result that is `done` or `truncated` ends the episode; the calls left over are answered as
     not run, so that each call has exactly one result. A turn's reward is the sum of what its calls
     scored, None when calls ran and none was scored; calls answered with an error earn nothing. A reply
@@ -36,7 +40,7 @@ class ToolTurns:
     @property
     def sources(self) -> tuple[object, ...]:
         """The environments behind the turns: what two episodes at a time cannot share."""
-        return tuple(record.env for record in self._records())
+        return (*(record.env for record in self._records()), *self._manager.sources)
 
     def start(self, task: Task) -> Turn:
         """Reset the environment, then ask it for its tools.
@@ -44,6 +48,8 @@ class ToolTurns:
         Raises:
             RolloutError: The environment failed, or its tools cannot be used.
         """
+        for source in self._manager.sources:
+            guarded(f"{type(source).__name__}.renew", LostSessionError, source.renew)
         options = {"seed": task.seed, "row_index": task.row_index, "evaluation": task.evaluation}
         results = [
             record.reset({"messages": list(task.messages), **options, **task.data}) for record in self._records()
@@ -74,12 +80,13 @@ class ToolTurns:
         not_run: list[str] = []
         marks: dict[str, Any] = {}
         over = False
+        results = self._results(reply.tool_calls)
         for call in reply.tool_calls:
             if over:
                 not_run.append(call.id)
                 messages.append(tool_message(call, NOT_RUN_OVER))
                 continue
-            result = self._manager.step(call)
+            result = next(results)
             messages.append(tool_message(call, self._shown(result.observation, marks)))
             if ERROR in result.info:
                 marks["tool_errors"] = marks.get("tool_errors", 0) + 1
@@ -108,6 +115,14 @@ class ToolTurns:
         self._closed = True
         for record in self._records():
             guarded(f"{record.name}.close", EnvError, record.env.close)
+        for source in self._manager.sources:
+            guarded(f"{type(source).__name__}.close", EnvError, source.close)
+
+    def _results(self, calls: Sequence[ToolCall]) -> Iterator[StepResult]:
+        """The calls' results, in order; a call that is not independent runs when its result is asked for."""
+        if len(calls) > 1 and self._manager.independent(calls):
+            return iter(run_at_once([partial(self._manager.step, call) for call in calls]))
+        return map(self._manager.step, calls)
 
     def _records(self) -> list[EpisodeRecord]:
         if self._env is not None:

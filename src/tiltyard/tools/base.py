@@ -37,11 +37,43 @@ class SteppingTool(Protocol):
         ...
 
 
+@runtime_checkable
+class IndependentTool(Protocol):
+    """A tool that says whether its calls may run at the same time as other calls of the same turn."""
+
+    parallel: bool
+
+
+@runtime_checkable
+class LeasedTool(Protocol):
+    """A tool that works with something held elsewhere, such as a session on a server."""
+
+    source: "ToolSource | None"
+    """What it holds: two episodes at a time cannot have the same. None where they can."""
+
+
+class ToolSource(Protocol):
+    """Something held elsewhere that one or more tools work with."""
+
+    def renew(self) -> None:
+        """Get ready for an episode: what was lost is opened again.
+
+        Raises:
+            LostSessionError: It cannot be.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give it back; more than one call does no harm."""
+        ...
+
+
 class FunctionTool:
     """A tool made from a function by `tool`."""
 
-    def __init__(self, function: Callable[..., Any], schema: ToolSchema) -> None:
+    def __init__(self, function: Callable[..., Any], schema: ToolSchema, *, parallel: bool = False) -> None:
         self.function = function
+        self.parallel = parallel
         self._schema = schema
 
     def __call__(self, tool_name: str, arguments: dict[str, Any]) -> str:
@@ -54,12 +86,17 @@ class FunctionTool:
         return self._schema
 
 
-def tool(function: Callable[..., Any]) -> FunctionTool:
+def tool(function: Callable[..., Any], *, parallel: bool = False) -> FunctionTool:
     """Make a tool from a function with type hints and a Google-style docstring.
 
     Parameters may be `str`, `int`, `float`, `bool`, `list[...]`, `dict[str, ...]`, `Literal[...]`,
     `Any`, and unions of these such as `X | None`; those with a default are optional. The first
     paragraph of the docstring describes the tool, its `Args:` each parameter.
+
+    Args:
+        function: What is called; its name is the tool's.
+        parallel: Calls of it may run at the same time as each other and as those of other such tools, on
+            several threads. Otherwise the calls of a turn run one after the other.
 
     Raises:
         ConfigurationError: The function or a parameter is not documented, has no type hint, or has one
@@ -89,9 +126,8 @@ def tool(function: Callable[..., Any]) -> FunctionTool:
         properties[parameter.name] = schema
     parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     summary = " ".join(doc.split("\n\n", 1)[0].split())
-    return FunctionTool(
-        function, {"type": "function", "function": {"name": name, "description": summary, "parameters": parameters}}
-    )
+    schema = {"type": "function", "function": {"name": name, "description": summary, "parameters": parameters}}
+    return FunctionTool(function, schema, parallel=parallel)
 
 
 _PRIMITIVES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}

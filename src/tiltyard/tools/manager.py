@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from tiltyard._boundary import guarded
 from tiltyard.errors import ConfigurationError, ToolCrashError, ToolError
-from tiltyard.tools.base import SteppingTool, Tool
+from tiltyard.tools.base import IndependentTool, LeasedTool, SteppingTool, Tool, ToolSource
 from tiltyard.tools.messages import parse_call
 from tiltyard.tools.schema import ArgumentsCheck, tool_name
 from tiltyard.tools.text import as_text
@@ -88,6 +88,20 @@ class ToolManager:
         other._entries = dict(self._entries)
         return other
 
+    @property
+    def sources(self) -> list[ToolSource]:
+        """What the tools hold elsewhere and cannot share with another episode, each once."""
+        held = [one.source for one in self.tools if isinstance(one, LeasedTool) and one.source is not None]
+        return list({id(source): source for source in held}.values())
+
+    def independent(self, calls: Sequence[ToolCall]) -> bool:
+        """Whether these calls may run at the same time: every tool that they name says so.
+
+        A step of an environment never is: it may end the episode, and then those behind it are not run.
+        """
+        entries = [self._entries.get(call.name) for call in calls if call.error is None]
+        return all(entry is None or _independent(entry) for entry in entries)
+
     def tool_infos(self) -> list[ToolSchema]:
         """The schemas that the model is shown."""
         return [entry.schema for entry in self._entries.values()]
@@ -135,6 +149,10 @@ class ToolManager:
         schema = tool.tool_info()
         tool_name(schema)
         return schema
+
+
+def _independent(entry: _Entry) -> bool:
+    return entry.step is None and isinstance(entry.tool, IndependentTool) and entry.tool.parallel
 
 
 def _refused(kind: str, text: str) -> StepResult:
