@@ -19,6 +19,7 @@ from tiltyard.rollout.scoring import RewardFn, make_scoring
 from tiltyard.rollout.sources import EnvSource, Row, ToolSource
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.renderer import Renderer, make_renderer
+from tiltyard.tools.parsing.family import Family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -47,6 +48,7 @@ class MultiTurnRollout:
         tokenizer: "PreTrainedTokenizerBase | None" = None,
         renderer: Renderer | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        parser: str | Family | None = None,
         limits: Limits | None = None,
         max_observation_chars: int | None = MAX_OBSERVATION_CHARS,
         concurrency: int = 64,
@@ -71,6 +73,7 @@ class MultiTurnRollout:
             tokenizer: The model's; the renderer is made from it.
             renderer: In place of the tokenizer.
             chat_template_kwargs: Given to each render of the chat template, such as `enable_thinking`.
+            parser: The family whose tool calls are read; None recognises it from the chat template.
             limits: The other bounds.
             max_observation_chars: The most characters of one observation; head and tail are kept. None = no bound.
             concurrency: How many episodes are played at one time.
@@ -104,6 +107,7 @@ class MultiTurnRollout:
         self._tokenizer = tokenizer
         self._renderer = renderer
         self._template = chat_template_kwargs
+        self._parser = parser
         self._wants_preflight = preflight
         self._report: PreflightReport | None = None
         self._driver: BatchedRollout | None = None
@@ -147,6 +151,7 @@ class MultiTurnRollout:
                 renderer=self._renderer,
                 tokenizer=self._tokenizer,
                 chat_template_kwargs=self._template,
+                parser=self._parser,
                 timeout_s=self._limits.step_timeout_s,
             )
         return self._report
@@ -185,6 +190,7 @@ class MultiTurnRollout:
                     self._tokenizer,
                     tools=bool(self._front.source.given_tools),
                     chat_template_kwargs=self._template,
+                    parser=self._parser,
                 )
             self._driver = BatchedRollout(
                 self._policy, self._renderer, self._limits, seed=self._seed, max_live=self._concurrency

@@ -10,6 +10,7 @@ from tiltyard.rollout.front import task_of
 from tiltyard.rollout.sources import EnvSource, Row
 from tiltyard.rollout.workers import EnvWorkers
 from tiltyard.tokens.renderer import Renderer, make_renderer
+from tiltyard.tools.parsing.family import Family
 from tiltyard.tools.parsing.round_trip import sample_arguments
 from tiltyard.tools.schema import ArgumentsCheck
 from tiltyard.types import Message, Task, ToolSchema
@@ -47,6 +48,7 @@ def preflight(
     *,
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    parser: str | Family | None = None,
     env: Callable[[], Turns] | None = None,
     task: Task | None = None,
     timeout_s: float | None = 300.0,
@@ -58,6 +60,7 @@ def preflight(
         tools: The schemas of the tools that are known without an environment.
         tokenizer: The model's; with it, text that looks like special tokens is tried too.
         chat_template_kwargs: Given to each render of the chat template.
+        parser: The family whose tool calls are read; None recognises it from the template.
         env: Makes an environment to throw away: it is reset once, asked for its tools, and closed.
         task: What it is reset to.
         timeout_s: How long its making, reset and close may take, each.
@@ -66,7 +69,8 @@ def preflight(
         ConfigurationError: A schema or the environment cannot be used; the message names the cure.
         TemplateError: The chat template or the tokenizer cannot be used with these tools.
     """
-    return _with_renderer(renderer, tools, tokenizer, chat_template_kwargs, env, task or Task(seed=0), timeout_s)[0]
+    make = _maker(tokenizer, chat_template_kwargs, parser)
+    return _tried(renderer or make, tools, tokenizer, env, task or Task(seed=0), timeout_s)[0]
 
 
 def preflight_rows(
@@ -76,21 +80,34 @@ def preflight_rows(
     renderer: Renderer | None = None,
     tokenizer: "PreTrainedTokenizerBase | None" = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    parser: str | Family | None = None,
     timeout_s: float | None = 300.0,
 ) -> tuple[PreflightReport, Renderer | None]:
     """`preflight` for a rollout over trajectories: the report, and the renderer that was made on the way."""
     env = (lambda: source.made_for(row)) if source.makes_envs else None
     known = {schema["function"]["name"]: schema for schema in source.given_tools}
-    return _with_renderer(
-        renderer, list(known.values()), tokenizer, chat_template_kwargs, env, task_of(row, 0, 0), timeout_s
-    )
+    make = _maker(tokenizer, chat_template_kwargs, parser)
+    return _tried(renderer or make, list(known.values()), tokenizer, env, task_of(row, 0, 0), timeout_s)
 
 
-def _with_renderer(
-    renderer: Renderer | None,
-    tools: Sequence[ToolSchema],
+Make = Callable[[bool], Renderer]
+"""Makes a renderer, told whether there are tools."""
+
+
+def _maker(
     tokenizer: "PreTrainedTokenizerBase | None",
     chat_template_kwargs: Mapping[str, Any] | None,
+    parser: str | Family | None,
+) -> Make | None:
+    if tokenizer is None:
+        return None
+    return lambda tools: make_renderer(tokenizer, tools=tools, chat_template_kwargs=chat_template_kwargs, parser=parser)
+
+
+def _tried(
+    renderer: Renderer | Make | None,
+    tools: Sequence[ToolSchema],
+    tokenizer: "PreTrainedTokenizerBase | None",
     env: Callable[[], Turns] | None,
     task: Task,
     timeout_s: float | None,
@@ -106,8 +123,8 @@ def _with_renderer(
         passed.append("an environment is made, reset and closed")
     names = _names(tools)
     passed.append("tool schemas are valid, and their names unique")
-    if renderer is None and tokenizer is not None:
-        renderer = make_renderer(tokenizer, tools=bool(tools), chat_template_kwargs=chat_template_kwargs)
+    if callable(renderer):
+        renderer = renderer(bool(tools))
         passed.append("what follows a sampled turn is what the chat template writes there")
     if renderer is None:
         skipped.append("chat template and tokens (the server's)")
