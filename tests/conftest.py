@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tiltyard.build import resumed_manifest, train_manifest
+from tiltyard.build import train_manifest
 from tiltyard.manifest import load_manifest, manifest_to_yaml
+from tiltyard.manifest.resuming import resumed_manifest
 from tiltyard.train.observer import SilentObserver
 from tiltyard.train.run_folder import RunFolder
 

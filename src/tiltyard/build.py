@@ -1,23 +1,26 @@
 """From a manifest to what runs: the one place where the parts are put together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiltyard._boundary import guarded
 from tiltyard._optional import require
-from tiltyard.envs.turns import as_turns
+from tiltyard.envs.turns import Turns, as_turns
 from tiltyard.errors import ConfigurationError, EnvError, ManifestError
-from tiltyard.manifest import EnvironmentSection, Manifest, load_manifest, manifest_from_text, manifest_to_yaml
+from tiltyard.manifest import EnvironmentSection, Manifest
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.entrypoint import build_env, load_entrypoint, max_turns_of
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
 from tiltyard.train.observer import RunObserver
 from tiltyard.train.run_folder import RunFolder
+from tiltyard.types import Task
 
 if TYPE_CHECKING:
+    from tiltyard.models.trainable import TrainableModel
+    from tiltyard.policies.hf import HFPolicy
+    from tiltyard.tokens.renderer import Renderer
     from tiltyard.train.rollout import RunParts, RunPlan
 
 # What needs torch is imported by the functions that need it: checking a manifest does not.
@@ -25,14 +28,6 @@ if TYPE_CHECKING:
 
 EVAL_TASKS = 64
 """Tasks of one evaluation where the manifest does not say, or all held-out rows where there are fewer."""
-
-MAY_CHANGE = frozenset(
-    {
-        *("training.steps", "training.save_every", "training.keep_checkpoints", "training.threads", "model.device"),
-        *("training.eval.every", "training.eval.after"),
-    }
-)
-"""What a resumed run may have other than the run that it goes on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +116,22 @@ def assigner(manifest: Manifest, facts: EnvFacts) -> TaskAssigner:
     return TaskAssigner(facts.rows, training.batch_size, seed=training.seed, name=name)
 
 
+def held_out_tasks(manifest: Manifest, facts: EnvFacts, count: int | None = None) -> list[Task]:
+    """Return the tasks of one evaluation: `count`, else as many as the manifest says, else up to `EVAL_TASKS`.
+
+    Raises:
+        ManifestError: There are fewer held-out rows than that.
+    """
+    tasks = manifest.training.eval.tasks if count is None else count
+    if tasks is None:
+        tasks = min(EVAL_TASKS, facts.held_out_rows or EVAL_TASKS)
+    held_out = None if facts.rows is None else facts.held_out_rows or tasks
+    try:
+        return evaluation_tasks(tasks, dataset_size=held_out, seed=manifest.training.seed) if tasks else []
+    except ConfigurationError as error:
+        raise ManifestError(f"training.eval.tasks: {error}") from error
+
+
 def run_plan(manifest: Manifest, facts: EnvFacts) -> "RunPlan":
     """Return how long the run goes on, and when it evaluates on what.
 
@@ -130,18 +141,10 @@ def run_plan(manifest: Manifest, facts: EnvFacts) -> "RunPlan":
     from tiltyard.train.rollout import EvalPlan, RunPlan
 
     training, planned = manifest.training, manifest.training.eval
-    tasks = planned.tasks
-    if tasks is None:
-        tasks = min(EVAL_TASKS, facts.held_out_rows or EVAL_TASKS)
-    held_out = None if facts.rows is None else facts.held_out_rows or tasks
-    try:
-        held_out_tasks = evaluation_tasks(tasks, dataset_size=held_out, seed=training.seed) if tasks else []
-    except ConfigurationError as error:
-        raise ManifestError(f"training.eval.tasks: {error}") from error
     return RunPlan(
         steps=training.steps,
         evaluation=EvalPlan(
-            tasks=tuple(held_out_tasks),
+            tasks=tuple(held_out_tasks(manifest, facts)),
             sampling=sampling(manifest, evaluation=True),
             every=planned.every,
             before=planned.before,
@@ -154,24 +157,32 @@ def run_plan(manifest: Manifest, facts: EnvFacts) -> "RunPlan":
     )
 
 
-def run_parts(manifest: Manifest, facts: EnvFacts, folder: RunFolder, observer: RunObserver) -> "RunParts":
-    """Load the model, make the environments, and put everything together; the run closes the collector.
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model of this process, and what writes and reads its tokens."""
+
+    trainable: "TrainableModel"
+    renderer: "Renderer"
+
+    def policy(self, sampled_from: Sampling) -> "HFPolicy":
+        """Return what plays with it."""
+        from tiltyard.policies.hf import HFPolicy
+
+        return HFPolicy(self.trainable.model, stop_ids=self.renderer.stop_ids, sampling=sampled_from)
+
+
+def local_model(manifest: Manifest, facts: EnvFacts) -> LocalModel:
+    """Load the manifest's model, ready to be trained as the manifest says.
 
     Raises:
-        ConfigurationError: A part cannot be made as the manifest asks.
+        ConfigurationError: It cannot be loaded or trained so, or its chat template cannot be used.
         MissingExtraError: The `train` extra is not installed.
     """
     torch = require("torch", "train")
     require("transformers", "train")
     from tiltyard.models.loading import load_model
     from tiltyard.models.trainable import LoraSettings, make_trainable
-    from tiltyard.policies.hf import HFPolicy
-    from tiltyard.rollout.collector import RolloutCollector
     from tiltyard.tokens.renderer import make_renderer
-    from tiltyard.train.interrupt import Interrupts
-    from tiltyard.train.learner import Learner, OptimiserSettings
-    from tiltyard.train.recorder import Recorder, WatchedPolicy
-    from tiltyard.train.rollout import RunParts
 
     training = manifest.training
     if training.threads is not None:
@@ -181,17 +192,41 @@ def run_parts(manifest: Manifest, facts: EnvFacts, folder: RunFolder, observer: 
     renderer = make_renderer(
         loaded.tokenizer, tools=facts.tools, chat_template_kwargs=manifest.environment.chat_template_kwargs
     )
-    model = make_trainable(
+    trainable = make_trainable(
         loaded.model,
         manifest.model.train,
         lora=LoraSettings(**manifest.model.lora.model_dump()),
         keep_reference=manifest.algorithm.kl_coef > 0,
     )
+    return LocalModel(trainable, renderer)
+
+
+def turns_factory(manifest: Manifest) -> Callable[[], Turns]:
+    """Return what makes a new environment at each call, as turns, with the manifest's bound on observations."""
+    make_env, max_chars = env_factory(manifest.environment), manifest.rollout.max_observation_chars
+    return lambda: as_turns(make_env(), max_observation_chars=max_chars)
+
+
+def run_parts(manifest: Manifest, facts: EnvFacts, folder: RunFolder, observer: RunObserver) -> "RunParts":
+    """Load the model, make the environments, and put everything together; the run closes the collector.
+
+    Raises:
+        ConfigurationError: A part cannot be made as the manifest asks.
+        MissingExtraError: The `train` extra is not installed.
+    """
+    require("torch", "train")
+    from tiltyard.rollout.collector import RolloutCollector
+    from tiltyard.train.interrupt import Interrupts
+    from tiltyard.train.learner import Learner, OptimiserSettings
+    from tiltyard.train.recorder import Recorder, WatchedPolicy
+    from tiltyard.train.rollout import RunParts
+
+    training, model = manifest.training, local_model(manifest, facts)
     interrupts = Interrupts()
     recorder = Recorder(folder, observer, interrupts)
-    policy = HFPolicy(model.model, stop_ids=renderer.stop_ids, sampling=sampling(manifest))
+    policy = model.policy(sampling(manifest))
     learner = Learner(
-        model,
+        model.trainable,
         manifest.algorithm.settings(),
         OptimiserSettings(
             learning_rate=training.learning_rate,
@@ -202,19 +237,18 @@ def run_parts(manifest: Manifest, facts: EnvFacts, folder: RunFolder, observer: 
         sampling=sampling(manifest),
         before_step=interrupts.hold,
     )
-    make_env, max_chars = env_factory(manifest.environment), manifest.rollout.max_observation_chars
     collector = RolloutCollector(
-        lambda: as_turns(make_env(), max_observation_chars=max_chars),
+        turns_factory(manifest),
         training.batch_size,
         manifest.algorithm.group_size,
         policy=WatchedPolicy(policy, recorder),
-        renderer=renderer,
+        renderer=model.renderer,
         limits=limits(manifest, facts),
         assigner=assigner(manifest, facts),
         seed=training.seed,
         on_finished=recorder,
     )
-    return RunParts(collector, policy, model, learner, recorder)
+    return RunParts(collector, policy, model.trainable, learner, recorder)
 
 
 def train_manifest(manifest: Manifest, folder: RunFolder, observer: RunObserver) -> dict[str, Any]:
@@ -232,33 +266,6 @@ def train_manifest(manifest: Manifest, folder: RunFolder, observer: RunObserver)
         return train_llm_rollout(parts, plan, folder, observer)
 
 
-def evaluate_manifest(
-    manifest: Manifest, out: str | Path, observer: RunObserver, *, checkpoint: str | Path | None = None
-) -> dict[str, Any]:
-    """Play the held-out tasks of the manifest once; returns what the new folder's `summary.json` has under `eval`.
-
-    Args:
-        manifest: Names the environment, the model and the tasks.
-        out: The folder to make.
-        observer: Is told how it goes.
-        checkpoint: A run folder, or one of its checkpoints; None plays the model as it is.
-
-    Raises:
-        ConfigurationError: A part cannot be made as the manifest asks, or there are no tasks.
-        CheckpointError: The checkpoint does not fit the manifest.
-    """
-    if manifest.training.eval.tasks == 0:
-        raise ManifestError("training.eval.tasks: an evaluation needs at least 1 task, got 0")
-    with RunFolder.create(out, manifest_to_yaml(manifest)) as folder:
-        plan, parts = _prepared(manifest, folder, observer)
-        from tiltyard.train.checkpoint import load_weights
-        from tiltyard.train.rollout import evaluate
-
-        step = 0 if checkpoint is None else load_weights(checkpoint, parts.model).step
-        parts.policy.weights_changed()
-        return evaluate(parts, plan, folder, observer, step=step)
-
-
 def _prepared(manifest: Manifest, folder: RunFolder, observer: RunObserver) -> "tuple[RunPlan, RunParts]":
     """Ask the environment first and load the model last; a new folder goes away when something cannot be made."""
     try:
@@ -268,37 +275,3 @@ def _prepared(manifest: Manifest, folder: RunFolder, observer: RunObserver) -> "
     except BaseException:
         folder.discard()
         raise
-
-
-def resumed_manifest(run: str | Path, manifest: str | Path | None, overrides: Sequence[str] = ()) -> Manifest:
-    """Return the manifest to go on with a run: the run's own, with what `manifest` or `overrides` may change.
-
-    Raises:
-        ConfigurationError: There is no run in the folder.
-        ManifestError: Something else than `MAY_CHANGE` differs from the run; all of it is listed.
-    """
-    config = Path(run) / "config.yaml"
-    if not config.is_file():
-        raise ConfigurationError(f"{config.parent.absolute()} is no run folder: it has no config.yaml")
-    text = config.read_text(encoding="utf-8")
-    before = manifest_from_text(text, source=str(config), base=config.absolute().parent)
-    after = load_manifest(manifest or config, overrides)
-    old, new = _flat(before.model_dump()), _flat(after.model_dump())
-    changed = [key for key in {**old, **new} if key not in MAY_CHANGE and old.get(key) != new.get(key)]
-    if changed:
-        lines = [f"{key}: the run has {old.get(key)!r}, now it is {new.get(key)!r}" for key in changed]
-        raise ManifestError(
-            "\n  ".join([f"{Path(run)} was begun with other settings; resume with them, or begin a new run", *lines])
-        )
-    return after
-
-
-def _flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        dotted = f"{path}.{key}" if path else key
-        if isinstance(value, dict) and dotted not in ("environment.env_config", "environment.chat_template_kwargs"):
-            flat |= _flat(value, dotted)
-        else:
-            flat[dotted] = value
-    return flat

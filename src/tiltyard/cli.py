@@ -1,4 +1,4 @@
-"""The command line: `tiltyard train | eval | check | demo`."""
+"""The command line: `tiltyard train | eval | rollout | check | demo`."""
 
 import argparse
 import sys
@@ -51,12 +51,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_set(train)
     train.set_defaults(run=_train)
 
-    evaluate = commands.add_parser("eval", help="play the held-out tasks of a manifest")
-    evaluate.add_argument("manifest", help="the manifest")
+    evaluate = commands.add_parser("eval", help="play the held-out tasks of a manifest: pass@k, avg@k, intervals")
+    _add_play(evaluate, "-k", "eval")
     evaluate.add_argument("--checkpoint", help="a run folder or one of its checkpoints (default: the untrained model)")
-    evaluate.add_argument("--out", help="the folder to make (default: runs/MANIFEST-eval-TIME)")
-    _add_set(evaluate)
-    evaluate.set_defaults(run=_eval)
+    evaluate.set_defaults(run=_play, split="held-out")
+
+    rollout = commands.add_parser("rollout", help="play episodes of a manifest, with its model or a served one")
+    _add_play(rollout, "-n", "rollout")
+    rollout.add_argument("--split", choices=("train", "held-out"), help="whose tasks to play (default: train)")
+    rollout.set_defaults(run=_play, checkpoint=None)
 
     check = commands.add_parser("check", help="check an environment, or a manifest and its environment")
     check.add_argument("what", help="a manifest, or an entrypoint: module:attr or path.py:attr")
@@ -77,12 +80,29 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_play(parser: argparse.ArgumentParser, samples: str, command: str) -> None:
+    """Add what `eval` and `rollout` share; None means that it was not given."""
+    parser.add_argument("manifest", nargs="?", help="the manifest; with --resume it may be left out")
+    parser.add_argument(samples, "--samples", type=int, metavar="N", help="episodes of each task (default: 1)")
+    parser.add_argument("--tasks", type=int, metavar="N", help="how many tasks (default: training.eval.tasks, or 64)")
+    parser.add_argument("--api", metavar="URL", help="play with a served model, through an OpenAI-compatible API")
+    parser.add_argument("--model", metavar="NAME", help="its name on the server; its key is $OPENAI_API_KEY")
+    parser.add_argument("--token-ids", choices=("vllm", "llama.cpp"), help="ask this kind of server for token ids")
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds for one answer, with retries (600)")
+    parser.add_argument("--concurrency", type=int, metavar="N", help="episodes that are played at one time")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--out", help=f"the folder to make (default: runs/MANIFEST-{command}-TIME)")
+    place.add_argument("--resume", metavar="DIR", help="play what is missing or failed in this folder")
+    parser.set_defaults(command=command)
+    _add_set(parser)
+
+
 def _train(arguments: argparse.Namespace) -> int:
     from tiltyard.manifest import load_manifest, manifest_to_yaml
     from tiltyard.train.run_folder import RunFolder
 
     if arguments.resume:
-        from tiltyard.build import resumed_manifest
+        from tiltyard.manifest.resuming import resumed_manifest
 
         manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
         return _run(manifest, RunFolder.resume(arguments.resume, manifest_to_yaml(manifest)))
@@ -103,18 +123,36 @@ def _demo(arguments: argparse.Namespace) -> int:
     return _start(manifest, arguments.out or _run_name("demo"))
 
 
-def _eval(arguments: argparse.Namespace) -> int:
-    from tiltyard.build import evaluate_manifest
-    from tiltyard.manifest import load_manifest
-    from tiltyard.report.summary import score_text
-    from tiltyard.report.terminal import terminal_observer
+def _play(arguments: argparse.Namespace) -> int:
+    from tiltyard.manifest import load_manifest, manifest_to_yaml
+    from tiltyard.manifest.resuming import resumed_manifest
+    from tiltyard.play import new_request, play_manifest, resumed_request
+    from tiltyard.report.playing import episode_observer, episodes_text
+    from tiltyard.train.run_folder import RunFolder
 
-    manifest = load_manifest(arguments.manifest, arguments.set)
-    _quiet()
-    out = Path(arguments.out or _run_name(f"{Path(arguments.manifest).stem}-eval"))
-    result = evaluate_manifest(manifest, out, terminal_observer(), checkpoint=arguments.checkpoint)
-    print(f"{score_text(result)}\nfolder     {out.absolute()}")
-    return 0
+    names = ("split", "tasks", "samples", "checkpoint", "concurrency", "model", "token_ids")
+    asked = {**{name: getattr(arguments, name) for name in names}, "url": arguments.api, "timeout_s": arguments.timeout}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if arguments.resume:
+        manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
+        request = resumed_request(arguments.resume, given)
+        folder = RunFolder.resume(arguments.resume, manifest_to_yaml(manifest))
+    else:
+        if arguments.manifest is None:
+            raise ConfigurationError("give a manifest, or --resume DIR to go on in a folder")
+        manifest = load_manifest(arguments.manifest, arguments.set)
+        request = new_request({"split": "train", **given})
+        name = _run_name(f"{Path(arguments.manifest).stem}-{arguments.command}")
+        folder = RunFolder.create(arguments.out or name, manifest_to_yaml(manifest))
+    if request.server is None:
+        _quiet()
+    summary = play_manifest(manifest, folder, request, episode_observer())
+    print(episodes_text(summary))
+    if summary["failed"] or summary["missing"]:
+        print(f"play them again with  tiltyard {arguments.command} --resume {folder.path}")
+    if summary["interrupted"]:
+        return INTERRUPTED
+    return FAILED if summary["failed"] == summary["episodes"] else 0
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -125,6 +125,7 @@ class Reply:
         prompt_ids: The ids that the model saw, those of the whole prompt; None when unknown, or where the driver
             wrote them itself.
         context_tokens: How many tokens prompt and answer have by the server's count; None when unknown.
+        sampled_tokens: How many of them are the answer's, thinking included; None when unknown.
     """
 
     text: str
@@ -135,3 +136,4 @@ class Reply:
     logprobs: tuple[float, ...] | None = None
     prompt_ids: tuple[int, ...] | None = None
     context_tokens: int | None = None
+    sampled_tokens: int | None = None

@@ -59,6 +59,7 @@ def read_reply(data: Any, *, max_tokens: int | None = None) -> Reply:
         logprobs=tokens.logprobs,
         prompt_ids=tokens.prompt_ids,
         context_tokens=_total(usage),
+        sampled_tokens=_count(usage.get("completion_tokens")),
     )
 
 
@@ -107,6 +108,10 @@ def _finish_reason(given: Any, usage: Mapping[str, Any], max_tokens: int | None)
 def _total(usage: Mapping[str, Any]) -> int | None:
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     return prompt + completion if isinstance(prompt, int) and isinstance(completion, int) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _clip(value: Any, limit: int = 300) -> str:

@@ -12,9 +12,9 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     lines += _improvement(summary)
     lines.append(
         f"episodes   {summary['episodes']} played, {summary['failed']} failed, {summary['truncated']} truncated"
-        f" ({_endings(summary['endings'])})"
+        f" ({endings_text(summary['endings'])})"
     )
-    lines += [f"           {ending}: {Ending(ending).fate.meaning}" for ending in _failures(summary["endings"])]
+    lines += [f"           {line}" for line in failure_lines(summary["endings"]).values()]
     lines.append(f"tokens     {summary['ledger']['verdict']}")
     lines.append(f"leases     leaked={summary['leaked']}")
     lines.append(f"folder     {summary['folder']}")
@@ -42,7 +42,7 @@ def _not_counted(score: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
-    done = f"{summary['steps_done']} of {summary['steps']} steps in {_duration(summary['seconds'])}"
+    done = f"{summary['steps_done']} of {summary['steps']} steps in {duration(summary['seconds'])}"
     return f"interrupted after {done}" if summary["interrupted"] else f"finished {done}"
 
 
@@ -70,11 +70,13 @@ def _comparison(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     return "the 95 % intervals overlap, so this can be chance"
 
 
-def _failures(endings: Mapping[str, int]) -> list[str]:
-    return [ending for ending in endings if Ending(ending).failed]
+def failure_lines(endings: Mapping[str, int]) -> dict[str, str]:
+    """Say what each ending means that has no score."""
+    return {name: f"{name}: {Ending(name).fate.meaning}" for name in endings if Ending(name).failed}
 
 
-def _endings(endings: Mapping[str, int]) -> str:
+def endings_text(endings: Mapping[str, int]) -> str:
+    """Say how many ended how."""
     return ", ".join(f"{count} {ending}" for ending, count in endings.items()) or "none"
 
 
@@ -90,7 +92,8 @@ def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.3f}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Say how long something took."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

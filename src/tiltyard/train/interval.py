@@ -37,7 +37,7 @@ class Interval:
         return self.low is not None and other.high is not None and self.low > other.high
 
 
-def share(successes: int, n: int) -> Interval:
+def share(successes: float, n: float) -> Interval:
     """The interval of a rate: Wilson's score interval (Wilson 1927, JASA 22:209-212), sound near 0 and 1."""
     if n == 0:
         return Interval(None, None, None, 0)
@@ -47,7 +47,31 @@ def share(successes: int, n: int) -> Interval:
     # At 0 and n successes the ends are exactly 0 and 1; the formula misses them by rounding.
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == n else centre + half
-    return Interval(rate, low, high, n)
+    return Interval(rate, low, high, int(n))
+
+
+def share_of_tasks(rates: Sequence[float], episodes: int) -> Interval:
+    """The interval of a mean of rates, one for each task, whose episodes are no independent draws.
+
+    Wilson's interval with the effective number of episodes, clustered by task: the number that would give the
+    variance between the tasks if they were independent (Korn and Graubard 1998, Survey Methodology 24:193-201),
+    from the number of tasks up to that of the episodes. With one episode a task it is that of `share`.
+
+    Args:
+        rates: Between 0 and 1.
+        episodes: How many episodes they are of, in all.
+    """
+    n = len(rates)
+    if n == 0:
+        return Interval(None, None, None, 0)
+    centre = statistics.fmean(rates)
+    effective = float(n)
+    if n > 1 and (spread := statistics.variance(rates)) > 0:
+        # Few tasks say little about their own spread: the quantile of Student's t, as for any estimated variance.
+        effective = centre * (1 - centre) * n / spread * (Z95 / t95(n - 1)) ** 2
+    effective = min(max(effective, n), max(episodes, n))
+    found = share(centre * effective, effective)
+    return Interval(centre, found.low, found.high, n)
 
 
 def mean(values: Sequence[float]) -> Interval:

@@ -5,7 +5,7 @@ from __future__ import annotations  # the update's figures are named without imp
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tiltyard.policies.base import Sampled, TokenPolicy, TokenRequest
 from tiltyard.rollout.trajectory import Trajectory
@@ -77,10 +77,16 @@ class Recorder:
         self.ledger = Ledger(**kept)
 
 
+class KeepsLedger(Protocol):
+    """What has a ledger to count in; which one may change."""
+
+    ledger: Ledger
+
+
 class WatchedPolicy:
     """A policy whose prompts are compared with what was seen and sampled before, for the ledger."""
 
-    def __init__(self, policy: TokenPolicy, recorder: Recorder) -> None:
+    def __init__(self, policy: TokenPolicy, recorder: KeepsLedger) -> None:
         self._policy = policy
         self._recorder = recorder
         self._seen: dict[str, list[int]] = {}

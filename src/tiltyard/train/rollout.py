@@ -126,25 +126,6 @@ def train_llm_rollout(parts: RunParts, plan: RunPlan, folder: RunFolder, observe
         return run.close(interrupted=interrupted)
 
 
-def evaluate(
-    parts: RunParts, plan: RunPlan, folder: RunFolder, observer: RunObserver, *, step: int = 0
-) -> dict[str, Any]:
-    """Play the held-out tasks once with the weights as they are, those of `step`.
-
-    Returns:
-        What the folder's `summary.json` has as the evaluation `eval`.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C; the episodes that were finished are in the folder.
-    """
-    run = _Run(parts, plan, folder, observer)
-    run.done = run.saved = step
-    with parts.recorder.interrupts:
-        with run.whole():
-            run.evaluate("eval")
-        return run.close(interrupted=False)["evaluations"]["eval"]
-
-
 class _Run:
     """The state of one run while it goes on."""
 

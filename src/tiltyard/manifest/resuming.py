@@ -1,0 +1,51 @@
+"""The manifest of a run that goes on: its own, with what may change in between."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tiltyard.errors import ConfigurationError, ManifestError
+from tiltyard.manifest.loading import load_manifest, manifest_from_text
+from tiltyard.manifest.sections import Manifest
+
+MAY_CHANGE = frozenset(
+    {
+        *("training.steps", "training.save_every", "training.keep_checkpoints", "training.threads", "model.device"),
+        *("training.eval.every", "training.eval.after"),
+    }
+)
+"""What a resumed run may have other than the run that it goes on with."""
+
+
+def resumed_manifest(run: str | Path, manifest: str | Path | None, overrides: Sequence[str] = ()) -> Manifest:
+    """Return the manifest to go on with a run: the run's own, with what `manifest` or `overrides` may change.
+
+    Raises:
+        ConfigurationError: There is no run in the folder.
+        ManifestError: Something else than `MAY_CHANGE` differs from the run; all of it is listed.
+    """
+    config = Path(run) / "config.yaml"
+    if not config.is_file():
+        raise ConfigurationError(f"{config.parent.absolute()} is no run folder: it has no config.yaml")
+    text = config.read_text(encoding="utf-8")
+    before = manifest_from_text(text, source=str(config), base=config.absolute().parent)
+    after = load_manifest(manifest or config, overrides)
+    old, new = _flat(before.model_dump()), _flat(after.model_dump())
+    changed = [key for key in {**old, **new} if key not in MAY_CHANGE and old.get(key) != new.get(key)]
+    if changed:
+        lines = [f"{key}: the run has {old.get(key)!r}, now it is {new.get(key)!r}" for key in changed]
+        raise ManifestError(
+            "\n  ".join([f"{Path(run)} was begun with other settings; resume with them, or begin a new run", *lines])
+        )
+    return after
+
+
+def _flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        dotted = f"{path}.{key}" if path else key
+        if isinstance(value, dict) and dotted not in ("environment.env_config", "environment.chat_template_kwargs"):
+            flat |= _flat(value, dotted)
+        else:
+            flat[dotted] = value
+    return flat

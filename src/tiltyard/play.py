@@ -1,0 +1,239 @@
+"""From a manifest to episodes that are played and not learned from, by a local model or by one behind a server."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from tiltyard._optional import require
+from tiltyard.build import (
+    EVAL_TASKS,
+    EnvFacts,
+    env_factory,
+    held_out_tasks,
+    limits,
+    local_model,
+    probe,
+    sampling,
+    turns_factory,
+)
+from tiltyard.errors import ConfigurationError, ManifestError
+from tiltyard.manifest import Manifest
+from tiltyard.policies.base import Sampling
+from tiltyard.rollout.slots import EnvSlots
+from tiltyard.rollout.tasks import TaskAssigner
+from tiltyard.train.episodes import EpisodeObserver, EpisodePlan, play_episodes
+from tiltyard.train.players import LocalPlayer, Player, ServedPlayer
+from tiltyard.train.run_folder import RunFolder
+from tiltyard.types import Task
+
+# What needs torch or a client is imported by the functions that need it.
+# ruff: noqa: PLC0415
+
+LIVE_EPISODES = 64
+"""Episodes that are played at one time by a served model, where nothing else is said."""
+
+Split = Literal["train", "held-out"]
+TokenIds = Literal["vllm", "llama.cpp"]
+LLAMA_CPP: TokenIds = "llama.cpp"
+
+_SERVER_FIELDS = ("url", "model", "token_ids", "timeout_s")
+_MAY_GROW = ("tasks", "samples")
+_MAY_CHANGE = ("url", "timeout_s", "concurrency")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server that a model is behind.
+
+    Attributes:
+        url: Its address, as far as `/v1`.
+        model: The model's name there.
+        token_ids: How it is asked for token ids (see `tiltyard.policies.openai.OpenAI`).
+        timeout_s: Seconds for one answer, all attempts included.
+    """
+
+    url: str
+    model: str
+    token_ids: TokenIds | None = None
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be played, beside what the manifest says.
+
+    Attributes:
+        split: Whose tasks.
+        tasks: How many; None takes those of the manifest's evaluation, or up to `EVAL_TASKS` for the training tasks.
+        samples: Episodes of each task.
+        server: Who plays; None is the manifest's model, in this process.
+        checkpoint: A run folder or one of its checkpoints, whose weights the manifest's model gets.
+        concurrency: How many episodes are played at one time; None takes `LIVE_EPISODES` with a server, and one batch
+            of training without.
+    """
+
+    split: Split = "held-out"
+    tasks: int | None = None
+    samples: int = 1
+    server: Server | None = None
+    checkpoint: str | None = None
+    concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "tasks", "concurrency"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name} must be >= 1, got {value!r}")
+        if self.server is not None and self.checkpoint is not None:
+            raise ConfigurationError("a checkpoint is for the manifest's model; a server plays with its own weights")
+
+
+def play_manifest(manifest: Manifest, folder: RunFolder, request: Request, observer: EpisodeObserver) -> dict[str, Any]:
+    """Play what is missing of the request in the folder; returns what the folder's `summary.json` has.
+
+    Raises:
+        ConfigurationError: A part cannot be made as it was asked for.
+        CheckpointError: The checkpoint does not fit the manifest.
+        MissingExtraError: The extra `api`, or `train` without a server, is not installed.
+    """
+    with folder:
+        try:
+            facts = probe(manifest.environment, env_factory(manifest.environment))
+            tasks = _tasks(manifest, facts, request)
+            make = _served if request.server else _local
+            player, step = make(manifest, facts, request)
+        except BaseException:
+            folder.discard()
+            raise
+        folder.write_state(request=asdict(replace(request, tasks=len(tasks))))
+        plan = EpisodePlan(
+            phase="eval" if request.split == "held-out" else "rollout",
+            tasks=tuple(tasks),
+            samples=request.samples,
+            step=step,
+            temperature=_sampled_from(manifest, request).temperature,
+            max_reward=manifest.environment.max_reward,
+        )
+        size = min(_concurrency(manifest, request), plan.size)
+        return play_episodes(player, EnvSlots(turns_factory(manifest), size), plan, folder, observer)
+
+
+def resumed_request(run: str | Path, given: Mapping[str, Any]) -> Request:
+    """Return the request that a folder was begun with, with what is given now.
+
+    There may be more tasks and samples than before, another address of the server, another concurrency and another
+    time-out. What decides what the episodes are may not change.
+
+    Args:
+        run: The folder.
+        given: Fields of `Request` and of `Server`, only those that are given.
+
+    Raises:
+        ConfigurationError: The folder holds no such episodes, or something else differs.
+    """
+    file = Path(run) / "run.json"
+    kept = json.loads(file.read_text(encoding="utf-8")).get("request") if file.is_file() else None
+    if kept is None:
+        raise ConfigurationError(f"{Path(run).absolute()} holds no episodes of `tiltyard eval` or `tiltyard rollout`")
+    before = {**kept, **(kept["server"] or {})}
+    for name, value in given.items():
+        grows = name in _MAY_GROW and before[name] is not None and value >= before[name]
+        if name not in _MAY_CHANGE and not grows and value != before.get(name):
+            more = " and may only grow" if name in _MAY_GROW else ""
+            raise ConfigurationError(
+                f"{Path(run)} was begun with {name} {before.get(name)!r}{more}, got {value!r}; resume without it, or "
+                "begin a new folder"
+            )
+    return new_request({name: value for name, value in {**before, **given}.items() if value is not None})
+
+
+def new_request(given: Mapping[str, Any]) -> Request:
+    """Return a request of fields of `Request` and of `Server`, those that are not given at their defaults.
+
+    Raises:
+        ConfigurationError: A value cannot be, or of a server's address and its model only one is given.
+    """
+    of_server = {name: given[name] for name in _SERVER_FIELDS if name in given}
+    server = None
+    if of_server:
+        if "url" not in of_server or "model" not in of_server:
+            raise ConfigurationError("a served model needs both --api URL and --model NAME, its name on the server")
+        server = Server(**of_server)
+    own = {name: value for name, value in given.items() if name not in (*_SERVER_FIELDS, "server")}
+    return Request(**own, server=server)
+
+
+def _tasks(manifest: Manifest, facts: EnvFacts, request: Request) -> list[Task]:
+    if request.split == "held-out":
+        if not (tasks := held_out_tasks(manifest, facts, request.tasks)):
+            raise ManifestError("training.eval.tasks: an evaluation needs at least 1 task, got 0")
+        return tasks
+    count = request.tasks or min(EVAL_TASKS, facts.rows or EVAL_TASKS)
+    return TaskAssigner(facts.rows, count, seed=manifest.training.seed).next()
+
+
+def _local(manifest: Manifest, facts: EnvFacts, request: Request) -> "tuple[Player, int]":
+    """The manifest's model, and for how many steps it was trained."""
+    model = local_model(manifest, facts)
+    from tiltyard.rollout.batched import BatchedRollout
+    from tiltyard.train.checkpoint import load_weights
+
+    step = 0 if request.checkpoint is None else load_weights(request.checkpoint, model.trainable).step
+    rollout = BatchedRollout(
+        model.policy(_sampled_from(manifest, request)),
+        model.renderer,
+        limits(manifest, facts),
+        seed=manifest.training.seed,
+        max_live=_concurrency(manifest, request),
+    )
+    return LocalPlayer(rollout, model.trainable.sampling_weights), step
+
+
+def _served(manifest: Manifest, facts: EnvFacts, request: Request) -> "tuple[Player, int]":
+    """The model behind the server."""
+    server = request.server
+    assert server is not None
+    require("aiohttp", "api")
+    from tiltyard.policies.openai import OpenAI
+    from tiltyard.rollout.concurrent import ConcurrentRollout
+
+    concurrency = _concurrency(manifest, request)
+    policy = OpenAI(
+        server.model,
+        server.url,
+        sampling=_fields(manifest, request),
+        token_ids=server.token_ids,
+        timeout_s=server.timeout_s,
+        max_connections=concurrency,
+    )
+    rollout = ConcurrentRollout(policy, limits(manifest, facts), concurrency=concurrency, seed=manifest.training.seed)
+    return ServedPlayer(rollout), 0
+
+
+def _fields(manifest: Manifest, request: Request) -> dict[str, Any]:
+    """What every request to the server has beside the conversation.
+
+    `top_k` is not part of OpenAI's API and is sent only where it cuts something off or the server is known to take
+    it; llama.cpp cuts off by itself what it is not told to keep.
+    """
+    server, sampled_from = request.server, _sampled_from(manifest, request)
+    fields: dict[str, Any] = {"temperature": sampled_from.temperature, "top_p": sampled_from.top_p}
+    if sampled_from.top_k or (server and server.token_ids):
+        fields["top_k"] = sampled_from.top_k
+    if server and server.token_ids == LLAMA_CPP:
+        fields["min_p"] = 0.0
+    if manifest.environment.chat_template_kwargs:
+        fields["chat_template_kwargs"] = manifest.environment.chat_template_kwargs
+    return fields
+
+
+def _sampled_from(manifest: Manifest, request: Request) -> Sampling:
+    return sampling(manifest, evaluation=request.split == "held-out")
+
+
+def _concurrency(manifest: Manifest, request: Request) -> int:
+    if request.concurrency is not None:
+        return request.concurrency
+    return LIVE_EPISODES if request.server else manifest.training.batch_size * manifest.algorithm.group_size
