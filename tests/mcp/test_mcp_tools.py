@@ -149,19 +149,23 @@ def test_a_killed_http_server_is_a_lost_session():
 
 
 @pytest.mark.parametrize(
-    "server",
+    ("server", "why"),
     [
-        McpServer(command=("no-such-program-at-all",)),
-        McpServer(command=(sys.executable, "-c", "raise SystemExit(1)")),
-        McpServer(command=(sys.executable, "-c", "import time; time.sleep(60)"), connect_timeout_s=0.5),
-        McpServer(url="http://127.0.0.1:9/mcp"),
+        (McpServer(command=("no-such-program-at-all",)), "No such file"),
+        (McpServer(command=(sys.executable, "-c", "raise SystemExit('bad key')")), "it last wrote: bad key"),
+        (
+            McpServer(command=(sys.executable, "-c", "import time; time.sleep(60)"), connect_timeout_s=0.5),
+            r"within connect_timeout_s=0\.5",
+        ),
+        (McpServer(url="http://127.0.0.1:9/mcp"), "ConnectError"),
     ],
     ids=["no program", "ends at once", "says nothing", "nobody listens"],
 )
-def test_a_server_that_cannot_be_reached_is_named(server):
+def test_a_server_that_cannot_be_reached_is_named_with_the_reason(server, why):
     """When the tools are made, not in the first call."""
-    with pytest.raises(LostSessionError, match="MCP server"):
+    with pytest.raises(LostSessionError, match=why) as failure:
         mcp_tools(server)
+    assert server.name in str(failure.value)
 
 
 def test_close_is_done_once_and_counted_as_a_lease():

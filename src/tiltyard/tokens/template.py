@@ -9,7 +9,7 @@ from tiltyard.tokens.encoding import Encoder
 from tiltyard.tokens.folding import Rules, fold, with_short_ids
 from tiltyard.tokens.probes import PROBE_TOOL
 from tiltyard.tools.messages import parse_call
-from tiltyard.tools.parsing import HERMES, Family, recognise
+from tiltyard.tools.parsing import HERMES, CallTurn, Family, recognise
 from tiltyard.types import Message, ToolSchema
 
 if TYPE_CHECKING:
@@ -85,13 +85,13 @@ class ChatTemplate:
     def _recognised(self) -> Family | None:
         """The family of the template; None where it speaks of tools in a way that is not known."""
         call_turn = self._call_turn()
-        known = recognise(self._text(), call_turn, "tool", {"x": ANSWER}) if self.rules.tools or call_turn else None
+        known = recognise(self._text(), call_turn) if self.rules.tools or call_turn else None
         return known or (None if self.rules.tools else HERMES)
 
-    def _call_turn(self) -> str:
-        """What the template writes for a turn with one call, from where the model would begin; "" for nothing."""
+    def _call_turn(self) -> CallTurn | None:
+        """What the template writes for a turn with one call; None where it cannot."""
         if not self.rules.tool_calls:
-            return ""
+            return None
         user: Message = {"role": "user", "content": _USER}
         call = _calling([{"role": "tool", "content": ""}])
         prompt, turn = self.render([user]), self.render([user, call], generation_prompt=False)
@@ -99,7 +99,8 @@ class ChatTemplate:
         if same < len(prompt):  # the prompt opens what history does not have: begin where they last agreed on a line
             ends = [match.end() for match in self._encoder.specials_in(turn) if match.end() <= same]
             same = max([turn.rfind("\n", 0, same) + 1, *ends])
-        return turn[same:]
+        function = call["tool_calls"][0]["function"]
+        return CallTurn(turn[same:], self._encoder.special_ids.keys(), function["name"], function["arguments"])
 
     def _text(self) -> str:
         template = self._tokenizer.chat_template

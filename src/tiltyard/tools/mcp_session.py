@@ -203,8 +203,10 @@ class _Connection:
         concurrent.futures.wait(either, timeout=limit, return_when=concurrent.futures.FIRST_COMPLETED)
         if self._ready.done():
             return
-        if self._task.done():
-            self._task.result()
+        if self._task.done() and (error := self._task.exception()) is not None:
+            while isinstance(error, BaseExceptionGroup):  # the SDK's task groups wrap what went wrong
+                error = error.exceptions[0]
+            raise error
         raise LostSessionError(f"MCP server {self._server.name!r} did not answer within connect_timeout_s={limit:g}")
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ stays as it was written, and what a family writes as bare text is typed by the t
 
 from tiltyard.tools.parsing.family import Family
 from tiltyard.tools.parsing.reading import CUT_OFF, THINK_CLOSE, THINK_OPEN, ParsedText
-from tiltyard.tools.parsing.recognition import recognise
+from tiltyard.tools.parsing.recognition import CallTurn, recognise
 from tiltyard.tools.parsing.registry import FAMILIES, HERMES, family_named, parse_text
 from tiltyard.tools.parsing.round_trip import round_trip_problem
 
@@ -18,6 +18,7 @@ __all__ = [
     "HERMES",
     "THINK_CLOSE",
     "THINK_OPEN",
+    "CallTurn",
     "Family",
     "ParsedText",
     "family_named",
