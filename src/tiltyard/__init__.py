@@ -34,16 +34,23 @@ if TYPE_CHECKING:
     from tiltyard.manifest import Manifest, load_manifest
     from tiltyard.models.loading import LoadedModel, load_model
     from tiltyard.models.trainable import LoraSettings, make_trainable
-    from tiltyard.policies.base import Policy, Sampled, Sampling, TokenPolicy, TokenRequest
+    from tiltyard.policies.base import AsyncPolicy, Policy, Sampled, Sampling, TokenPolicy, TokenRequest
     from tiltyard.policies.hf import HFPolicy
+    from tiltyard.policies.openai import OpenAI
+    from tiltyard.rollout.api_multi_turn import APIMultiTurnRollout
     from tiltyard.rollout.batched import BatchedRollout, Job
     from tiltyard.rollout.collector import RolloutCollector
+    from tiltyard.rollout.concurrent import ConcurrentRollout
     from tiltyard.rollout.episode import episode
     from tiltyard.rollout.groups import Group
     from tiltyard.rollout.harness import RolloutHarness
     from tiltyard.rollout.in_process import InProcessEnvClient
+    from tiltyard.rollout.judge import LLMJudge
     from tiltyard.rollout.limits import Limits
+    from tiltyard.rollout.multi_turn import MultiTurnRollout
     from tiltyard.rollout.outcome import ENDINGS, Ending
+    from tiltyard.rollout.preflight import PreflightReport, preflight
+    from tiltyard.rollout.scoring import score_batch
     from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
     from tiltyard.rollout.trajectory import Trajectory
     from tiltyard.tokens.ledger import Ledger
@@ -61,10 +68,13 @@ __version__ = "0.1.0"
 
 # Where each public name lives. It is imported when it is first used: `import tiltyard` loads nothing heavy.
 _HOME = {
+    "APIMultiTurnRollout": "tiltyard.rollout.api_multi_turn",
+    "AsyncPolicy": "tiltyard.policies.base",
     "Batch": "tiltyard.train.batch",
     "BatchedRollout": "tiltyard.rollout.batched",
     "CheckReport": "tiltyard.envs.findings",
     "CheckpointError": "tiltyard.errors",
+    "ConcurrentRollout": "tiltyard.rollout.concurrent",
     "ConfigurationError": "tiltyard.errors",
     "ENDINGS": "tiltyard.rollout.outcome",
     "Ending": "tiltyard.rollout.outcome",
@@ -80,6 +90,7 @@ _HOME = {
     "HFPolicy": "tiltyard.policies.hf",
     "InProcessEnvClient": "tiltyard.rollout.in_process",
     "Job": "tiltyard.rollout.batched",
+    "LLMJudge": "tiltyard.rollout.judge",
     "Learner": "tiltyard.train.learner",
     "Ledger": "tiltyard.tokens.ledger",
     "Limits": "tiltyard.rollout.limits",
@@ -90,9 +101,12 @@ _HOME = {
     "ManifestError": "tiltyard.errors",
     "Message": "tiltyard.types",
     "MissingExtraError": "tiltyard.errors",
+    "MultiTurnRollout": "tiltyard.rollout.multi_turn",
+    "OpenAI": "tiltyard.policies.openai",
     "OptimiserSettings": "tiltyard.train.learner",
     "Policy": "tiltyard.policies.base",
     "PolicyError": "tiltyard.errors",
+    "PreflightReport": "tiltyard.rollout.preflight",
     "Prompt": "tiltyard.types",
     "PromptTooLongError": "tiltyard.errors",
     "Renderer": "tiltyard.tokens.renderer",
@@ -132,7 +146,9 @@ _HOME = {
     "load_model": "tiltyard.models.loading",
     "make_renderer": "tiltyard.tokens.renderer",
     "make_trainable": "tiltyard.models.trainable",
+    "preflight": "tiltyard.rollout.preflight",
     "process_observation": "tiltyard.envs.observation",
+    "score_batch": "tiltyard.rollout.scoring",
     "tool": "tiltyard.tools.base",
     "train_llm_rollout": "tiltyard.train.rollout",
 }
@@ -140,10 +156,13 @@ _HOME = {
 __all__ = [
     "ENDINGS",
     "GRPO",
+    "APIMultiTurnRollout",
+    "AsyncPolicy",
     "Batch",
     "BatchedRollout",
     "CheckReport",
     "CheckpointError",
+    "ConcurrentRollout",
     "ConfigurationError",
     "Ending",
     "Env",
@@ -157,6 +176,7 @@ __all__ = [
     "HFPolicy",
     "InProcessEnvClient",
     "Job",
+    "LLMJudge",
     "Learner",
     "Ledger",
     "Limits",
@@ -167,9 +187,12 @@ __all__ = [
     "ManifestError",
     "Message",
     "MissingExtraError",
+    "MultiTurnRollout",
+    "OpenAI",
     "OptimiserSettings",
     "Policy",
     "PolicyError",
+    "PreflightReport",
     "Prompt",
     "PromptTooLongError",
     "Renderer",
@@ -209,7 +232,9 @@ __all__ = [
     "load_model",
     "make_renderer",
     "make_trainable",
+    "preflight",
     "process_observation",
+    "score_batch",
     "tool",
     "train_llm_rollout",
 ]

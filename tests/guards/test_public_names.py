@@ -41,10 +41,13 @@ def parameters(function):
 
 
 PUBLIC = {
+    "APIMultiTurnRollout": "(api, tool_manager=, sampling_params=, max_turns=, concurrency=, extra_body=, trace_dir=, *, env_factory=, max_trajectory_tokens=, limits=, max_observation_chars=, seed=, score=, reward_fns=, reward_weights=, trace_callback=, success_callback=, preflight=)",
+    "AsyncPolicy": "protocol",
     "Batch": "(groups, granularity, counts)",
     "BatchedRollout": "(policy, renderer, limits, *, seed=, linger_s=, max_live=)",
     "CheckReport": "(name, passed, findings, skipped)",
     "CheckpointError": "error: TiltyardError",
+    "ConcurrentRollout": "(policy, limits, *, concurrency=, seed=)",
     "ConfigurationError": "error: TiltyardError, ValueError",
     "ENDINGS": "dict",
     "Ending": "names: done, stop, length, context, prompt_too_long, max_turns, max_tool_calls, timeout, env_truncated, unscored, api_error, env_error, tool_crash, lost_session",
@@ -60,6 +63,7 @@ PUBLIC = {
     "HFPolicy": "(model, *, stop_ids, sampling=, context_length=, max_batch=, max_prefill_tokens=, max_cache_bytes=)",
     "InProcessEnvClient": "(env)",
     "Job": "(env, task, episode_id, sampling_seed=)",
+    "LLMJudge": "(api, rubric=, *, prompt=, low=, high=, max_tokens=, conversation=)",
     "Learner": "(trainable, algorithm, settings, *, sampling=, pack_tokens=, before_step=)",
     "Ledger": "(episodes=, turns=, tokens=, sampled=, without_logprob=, extended=, forks=, compared=, difference_sum=, difference_max=, rewrites_history=)",
     "Limits": "(max_turns=, max_tokens_per_turn=, max_context=, max_seconds=, max_tool_calls=, step_timeout_s=, length_reward=)",
@@ -70,9 +74,12 @@ PUBLIC = {
     "ManifestError": "error: ConfigurationError",
     "Message": "alias",
     "MissingExtraError": "error: TiltyardError, ImportError",
+    "MultiTurnRollout": "(policy, tool_manager=, env_factory=, max_turns=, max_trajectory_tokens=, trace_dir=, *, tokenizer=, renderer=, chat_template_kwargs=, parser=, limits=, max_observation_chars=, concurrency=, seed=, score=, reward_fns=, reward_weights=, trace_callback=, success_callback=, preflight=)",
+    "OpenAI": "(model, base_url=, api_key=, *, sampling=, extra_body=, token_ids=, timeout_s=, max_retries=, retry_delay_s=, max_connections=, max_response_bytes=, client=)",
     "OptimiserSettings": "(learning_rate, weight_decay=, warmup_steps=, max_grad_norm=)",
     "Policy": "protocol",
     "PolicyError": "error: RolloutError",
+    "PreflightReport": "(passed=, skipped=, tools=)",
     "Prompt": "(messages, new, tools=, seed=)",
     "PromptTooLongError": "error: PolicyError",
     "Renderer": "protocol",
@@ -112,7 +119,9 @@ PUBLIC = {
     "load_model": "(name, *, dtype=, device=, cache_dir=)",
     "make_renderer": "(tokenizer, *, tools=, chat_template_kwargs=, parser=)",
     "make_trainable": "(model, what=, *, lora=, keep_reference=)",
+    "preflight": "(renderer=, tools=, *, tokenizer=, chat_template_kwargs=, parser=, env=, task=, timeout_s=)",
     "process_observation": "(payload, observation_field=)",
+    "score_batch": "(env, results, **options)",
     "tool": "(function)",
     "train_llm_rollout": "(parts, plan, folder, observer)",
 }
@@ -154,6 +163,18 @@ METHODS = {
     "Learner.update": "(self, batch)",
     "Learner.state_dict": "(self)",
     "Learner.load_state_dict": "(self, state)",
+    "MultiTurnRollout.__call__": "(self, trajectories)",
+    "MultiTurnRollout.stream": "(self, trajectories)",
+    "MultiTurnRollout.preflight": "(self, row=)",
+    "APIMultiTurnRollout.__call__": "(self, trajectories)",
+    "APIMultiTurnRollout.run_async": "(self, trajectories)",
+    "APIMultiTurnRollout.stream": "(self, trajectories)",
+    "APIMultiTurnRollout.stream_async": "(self, trajectories)",
+    "APIMultiTurnRollout.preflight": "(self, row=)",
+    "OpenAI.with_fields": "(self, sampling=, extra_body=)",
+    "OpenAI.reply": "(self, prompt, *, max_tokens=)",
+    "ConcurrentRollout.run": "(self, jobs, on_finished=, *, keep=)",
+    "ConcurrentRollout.run_async": "(self, jobs, on_finished=, *, keep=)",
 }
 
 
