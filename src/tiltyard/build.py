@@ -12,6 +12,7 @@ from tiltyard.manifest import EnvironmentSection, Manifest
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.entrypoint import build_env, load_entrypoint, max_turns_of
 from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.preflight import PreflightReport, preflight
 from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
 from tiltyard.train.observer import RunObserver
 from tiltyard.train.run_folder import RunFolder
@@ -190,8 +191,12 @@ def local_model(manifest: Manifest, facts: EnvFacts) -> LocalModel:
     torch.manual_seed(training.seed)
     loaded = load_model(manifest.model.name, dtype=manifest.model.dtype, device=manifest.model.device)
     renderer = make_renderer(
-        loaded.tokenizer, tools=facts.tools, chat_template_kwargs=manifest.environment.chat_template_kwargs
+        loaded.tokenizer,
+        tools=facts.tools,
+        chat_template_kwargs=manifest.environment.chat_template_kwargs,
+        parser=manifest.model.tool_parser,
     )
+    preflight_manifest(manifest, facts, renderer=renderer, tokenizer=loaded.tokenizer)
     trainable = make_trainable(
         loaded.model,
         manifest.model.train,
@@ -199,6 +204,25 @@ def local_model(manifest: Manifest, facts: EnvFacts) -> LocalModel:
         keep_reference=manifest.algorithm.kl_coef > 0,
     )
     return LocalModel(trainable, renderer)
+
+
+def preflight_manifest(manifest: Manifest, facts: EnvFacts, **tokens: Any) -> PreflightReport:
+    """Try out what a run of the manifest relies on; a throwaway environment is reset to its first task.
+
+    Args:
+        manifest: The run's.
+        facts: What `probe` found.
+        tokens: `renderer` and `tokenizer` of `preflight`, where the model is one of this process.
+
+    Raises:
+        ConfigurationError: Something cannot work; the message names the cure.
+    """
+    return preflight(
+        env=turns_factory(manifest),
+        task=assigner(manifest, facts).next()[0],
+        timeout_s=limits(manifest, facts).step_timeout_s,
+        **tokens,
+    )
 
 
 def turns_factory(manifest: Manifest) -> Callable[[], Turns]:

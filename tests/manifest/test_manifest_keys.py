@@ -28,7 +28,8 @@ class Env:
 OTHER = {
     "environment": "{env_type: rollout, entrypoint: 'env.py:Env', env_config: {size: 5, system_prompt: Hi}, "
     "max_turns: 4, max_reward: 2.5, chat_template_kwargs: {shout: true}, request_timeout_s: 12}",
-    "model": "{name: model, dtype: bfloat16, device: cpu, train: lora, lora: {rank: 3, alpha: 5, targets: [q_proj]}}",
+    "model": "{name: model, dtype: bfloat16, device: cpu, tool_parser: react, train: lora, "
+    "lora: {rank: 3, alpha: 5, targets: [q_proj]}}",
     "algorithm": "{name: GRPO, group_size: 3, advantage_granularity: turn, turn_discount: 0.5, scale_rewards: batch, "
     "clip_low: 0.1, clip_high: 0.3, kl_coef: 0.2, kl_estimator: k2, loss_normaliser: constant, constant_length: 77, "
     "epochs: 2, minibatches: 2, old_logprobs: trainer}",
@@ -75,6 +76,7 @@ def test_every_key_reaches_its_consumer(built):
         "model.name": manifest.model.name.rpartition("/")[2],
         "model.dtype": next(learner.trainable.model.parameters()).dtype,
         "model.device": next(learner.trainable.model.parameters()).device.type,
+        "model.tool_parser": collector._rollout.renderer.family.name,
         "model.train": type(learner.trainable).__name__,
         "model.lora.rank": adapter.r,
         "model.lora.alpha": adapter.lora_alpha,
@@ -118,6 +120,7 @@ def test_every_key_reaches_its_consumer(built):
         "model.name": "model",
         "model.dtype": torch.bfloat16,
         "model.device": "cpu",
+        "model.tool_parser": "react",
         "model.train": "AdapterModel",
         "model.lora.rank": 3,
         "model.lora.alpha": 5.0,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from tiltyard.tools.parsing import FAMILIES
 from tiltyard.train.algorithms import GRPO
 
 
@@ -20,6 +21,12 @@ def _check_trained_part(value: str) -> str:
     if value in ("full", "lora") or (kind == "last" and colon and count.isdecimal() and int(count) >= 1):
         return value
     raise ValueError("must be full, lora, or last:K for the last K layers (such as last:8)")
+
+
+def _check_tool_parser(value: str | None) -> str | None:
+    if value is None or value in FAMILIES:
+        return value
+    raise ValueError(f"must be one of: {', '.join(FAMILIES)}")
 
 
 class EnvironmentSection(_Section):
@@ -56,6 +63,9 @@ class ModelSection(_Section):
         default="float32", description="Numbers that the weights are."
     )
     device: str = Field(default="auto", description="`auto`, `cpu`, `cuda`, `cuda:1`.")
+    tool_parser: Annotated[str | None, AfterValidator(_check_tool_parser)] = Field(
+        default=None, description="How the model writes tool calls; not given, its chat template is asked."
+    )
     train: Annotated[str, AfterValidator(_check_trained_part)] = Field(
         default="full", description="What learns: `full`, `last:K` (the last K layers) or `lora`."
     )
