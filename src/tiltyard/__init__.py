@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from tiltyard.tokens.transcript import Transcript
     from tiltyard.tools.base import Tool, tool
     from tiltyard.tools.manager import ToolManager
+    from tiltyard.tools.mcp import McpServer, McpTools, mcp_factory, mcp_tools
     from tiltyard.train.algorithms import GRPO
     from tiltyard.train.batch import Batch, build_batch
     from tiltyard.train.learner import Learner, OptimiserSettings
@@ -99,6 +100,8 @@ _HOME = {
     "LostSessionError": "tiltyard.errors",
     "Manifest": "tiltyard.manifest",
     "ManifestError": "tiltyard.errors",
+    "McpServer": "tiltyard.tools.mcp",
+    "McpTools": "tiltyard.tools.mcp",
     "Message": "tiltyard.types",
     "MissingExtraError": "tiltyard.errors",
     "MultiTurnRollout": "tiltyard.rollout.multi_turn",
@@ -146,6 +149,8 @@ _HOME = {
     "load_model": "tiltyard.models.loading",
     "make_renderer": "tiltyard.tokens.renderer",
     "make_trainable": "tiltyard.models.trainable",
+    "mcp_factory": "tiltyard.tools.mcp",
+    "mcp_tools": "tiltyard.tools.mcp",
     "preflight": "tiltyard.rollout.preflight",
     "process_observation": "tiltyard.envs.observation",
     "score_batch": "tiltyard.rollout.scoring",
@@ -185,6 +190,8 @@ __all__ = [
     "LostSessionError",
     "Manifest",
     "ManifestError",
+    "McpServer",
+    "McpTools",
     "Message",
     "MissingExtraError",
     "MultiTurnRollout",
@@ -232,6 +239,8 @@ __all__ = [
     "load_model",
     "make_renderer",
     "make_trainable",
+    "mcp_factory",
+    "mcp_tools",
     "preflight",
     "process_observation",
     "score_batch",

@@ -72,6 +72,8 @@ PUBLIC = {
     "LostSessionError": "error: RolloutError",
     "Manifest": "(*, environment, model, algorithm=, rollout=, training=)",
     "ManifestError": "error: ConfigurationError",
+    "McpServer": "(command=, url=, env=, cwd=, headers=, connect_timeout_s=, call_timeout_s=)",
+    "McpTools": "(session, tools)",
     "Message": "alias",
     "MissingExtraError": "error: TiltyardError, ImportError",
     "MultiTurnRollout": "(policy, tool_manager=, env_factory=, max_turns=, max_trajectory_tokens=, trace_dir=, *, tokenizer=, renderer=, chat_template_kwargs=, parser=, limits=, max_observation_chars=, concurrency=, seed=, score=, reward_fns=, reward_weights=, trace_callback=, success_callback=, preflight=)",
@@ -119,10 +121,12 @@ PUBLIC = {
     "load_model": "(name, *, dtype=, device=, cache_dir=)",
     "make_renderer": "(tokenizer, *, tools=, chat_template_kwargs=, parser=)",
     "make_trainable": "(model, what=, *, lora=, keep_reference=)",
+    "mcp_factory": "(server, *, only=, parallel=, leases=)",
+    "mcp_tools": "(server, *, only=, parallel=, shared=, leases=)",
     "preflight": "(renderer=, tools=, *, tokenizer=, chat_template_kwargs=, parser=, env=, task=, timeout_s=)",
     "process_observation": "(payload, observation_field=)",
     "score_batch": "(env, results, **options)",
-    "tool": "(function)",
+    "tool": "(function, *, parallel=)",
     "train_llm_rollout": "(parts, plan, folder, observer)",
 }
 
