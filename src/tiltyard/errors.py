@@ -13,16 +13,18 @@ TiltyardError
 ├── ToolError                            the model's mistake; its text becomes the next observation
 └── RolloutError                         the episode cannot be scored; recorded, kept out of the loss
     ├── EnvError                         the environment raised or broke its protocol
-    │   └── EnvTimeoutError (TimeoutError)   a reset or step that passed its deadline
+    │   ├── EnvTimeoutError (TimeoutError)   a reset or step that passed its deadline
+    │   └── ActionRefusedError               a server says that an action or reset is not of its form
     ├── ToolCrashError                   a tool raised something that is not a ToolError
     ├── PolicyError                      the model or its server failed
     │   └── PromptTooLongError           the server says that the prompt does not fit
     └── LostSessionError                 the session, sandbox or worker behind the episode is gone
+        └── ServerFullError              the server has as many sessions as it takes
 
 A `ToolError` is text for the model, a `RolloutError` is data for the report, anything else is a bug and escapes.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class TiltyardError(Exception):
@@ -86,6 +88,18 @@ class EnvTimeoutError(EnvError, TimeoutError):
     """A reset or a step of the environment passed its deadline."""
 
 
+class ActionRefusedError(EnvError):
+    """The server says that an action or a reset is not of the form that it takes; the session lives on.
+
+    Attributes:
+        errors: What is wrong, one mapping with `loc`, `type` and `msg` for each field.
+    """
+
+    def __init__(self, message: str, errors: list[Any] | None = None) -> None:
+        super().__init__(message)
+        self.errors = errors or []
+
+
 class ToolCrashError(RolloutError):
     """A tool raised something other than `ToolError`."""
 
@@ -108,3 +122,17 @@ class LostSessionError(RolloutError):
     """The session, sandbox or worker that held the episode is gone."""
 
     ending: ClassVar[str] = "lost_session"
+
+
+class ServerFullError(LostSessionError):
+    """The server has as many sessions as it takes.
+
+    Attributes:
+        active_sessions: How many it has; None when it did not say.
+        max_sessions: How many it takes; None when it did not say.
+    """
+
+    def __init__(self, message: str, active_sessions: int | None = None, max_sessions: int | None = None) -> None:
+        super().__init__(message)
+        self.active_sessions = active_sessions
+        self.max_sessions = max_sessions

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tiltyard.errors import LostSessionError
-from tiltyard.rollout.lease import Leases
+from tiltyard.leases import Leases
 
 
 class Server:
