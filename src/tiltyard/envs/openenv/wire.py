@@ -3,9 +3,10 @@
 One WebSocket is one session, in strict lock-step: each frame that is sent gets one answer, and there are no ids.
 Servers of Tiltyard say more than the protocol asks for, under one key that other clients do not read:
 
-- `state` data has `"tiltyard": {...}` with what a text environment says about itself: `env` (its name), `dataset_size`,
-  `evaluation_size`, `max_turns`, `system_prompt`, `examples`, `tools`, and `reset_options`, the names of the reset
-  arguments that it takes. Each may be missing.
+- `state` data has `"tiltyard": {...}` with what an environment says about itself: `env` (its name), `dataset_size`,
+  `evaluation_size`, `max_turns`, `system_prompt`, `examples`, `tools`; `reset_options`, the names of the reset
+  arguments that it takes; and `actions`: "text" (an action is `{"message": text}`) or "tools" (an action is
+  `{"type": "list_tools"}` or `{"type": "call_tool", "tool_name", "arguments"}`). Each may be missing.
 - The metadata of an answer is the environment's `info`; its key `"tiltyard"` may hold `truncated` (bool), `plain`
   (True: the observation is the value under `message`, and not the object around it) and, after a reset, any of the
   keys above that changed with the episode.
