@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from openenv_servers import RealServers, scaffold
 
 from tiltyard.build import train_manifest
 from tiltyard.manifest import load_manifest, manifest_to_yaml
@@ -115,6 +116,20 @@ def train():
         return train_manifest(manifest, folder, SilentObserver())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def scaffolds(tmp_path_factory) -> Path:
+    """The folder in which `openenv init` wrote the package `echo_env`."""
+    return scaffold(tmp_path_factory.mktemp("scaffolds"))
+
+
+@pytest.fixture(scope="session")
+def real_servers(scaffolds):
+    """Servers of the released `openenv`; a test that kills them starts its own."""
+    servers = RealServers(scaffolds)
+    yield servers
+    servers.kill()
 
 
 @pytest.fixture(scope="session")
