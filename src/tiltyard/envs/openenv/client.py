@@ -7,6 +7,7 @@ from typing import Any, Self
 from tiltyard._boundary import guarded
 from tiltyard.envs.base import Env
 from tiltyard.envs.observation import process_observation
+from tiltyard.envs.openenv.address import shown
 from tiltyard.envs.openenv.codec import DictCodec, SessionClient, TypedCodec, build_action
 from tiltyard.envs.openenv.discovery import action_class, client_class, load_class
 from tiltyard.envs.openenv.mcp import LIST_TOOLS, call_action, speaks_mcp, tool_schemas, tool_text
@@ -246,7 +247,7 @@ class OpenEnvClient(Env):
     def _taken(self, parsed: Any) -> StepResult:
         """A result of the server as ours, added to the episode."""
         self.last_result = parsed
-        where = f"the environment at {self._session.url}"
+        where = f"the environment at {shown(self._session.url)}"
         observation = parsed.observation
         text = tool_text(observation) if self._mcp else process_observation(observation)
         reward = scored(parsed.reward, where)

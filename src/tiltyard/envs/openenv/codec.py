@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from tiltyard._boundary import guarded, reason
 from tiltyard.envs.openenv.session import Session
-from tiltyard.envs.openenv.wire import RawResult
+from tiltyard.envs.openenv.wire import RawResult, refusal_text
 from tiltyard.errors import ConfigurationError, EnvError, ToolError
 from tiltyard.tools.text import fields
 
@@ -128,7 +128,6 @@ def build_action(action_cls: Any, given: Mapping[str, Any]) -> Any:
     try:
         return action_cls(**given)
     except (TypeError, ValueError) as error:  # pydantic's ValidationError is a ValueError
-        known = ", ".join(getattr(action_cls, "model_fields", {}))
-        raise ToolError(
-            f"the arguments are not those of {action_cls.__name__}{f' ({known})' if known else ''}: {reason(error)}"
-        ) from error
+        found = getattr(error, "errors", None)
+        what = refusal_text("", found()) if callable(found) else reason(error)
+        raise ToolError(f"the arguments are not those of {action_cls.__name__}: {what}") from error

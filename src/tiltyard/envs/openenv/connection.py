@@ -23,18 +23,21 @@ CLOSE_TIMEOUT_S = 5.0
 class Blocked:
     """Where a thread waits for an answer."""
 
-    __slots__ = ("_lock", "frame")
+    __slots__ = ("_delivered", "_lock", "_loop", "frame")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: SessionLoop) -> None:
         self.frame: bytes | None = None
+        self._loop = loop
+        self._delivered = False
         self._lock = threading.Lock()
         self._lock.acquire()
 
     def deliver(self, frame: bytes | None) -> None:
-        """Give the answer, or None when there will be none; the first time counts."""
-        if self._lock.locked():
+        """Give the answer, or None when there will be none; the first time counts. On the loop's thread only."""
+        if not self._delivered:
+            self._delivered = True
             self.frame = frame
-            self._lock.release()
+            self._loop.let_go(self._lock)
 
     def wait(self, timeout_s: float | None) -> bool:
         """True when something was delivered in time."""
@@ -131,11 +134,12 @@ class Connection:
             LostSessionError: The session is gone.
         """
         self._refuse_lost()
-        waiter = Blocked()
+        waiter = Blocked(loop)
         loop.submit(self._send, frame, waiter)
         try:
             if not waiter.wait(timeout_s):
-                self._expire(waiter, timeout_s)
+                self.kill(_late(timeout_s))
+                return self._answered(None, timeout_s)
         except BaseException as error:
             self.kill(f"it was interrupted by {type(error).__name__}")
             raise
@@ -179,8 +183,8 @@ class Connection:
             self.kill("the server sent an answer that nobody asked for")
         return told
 
-    def _expire(self, waiter: Blocked | Awaited, timeout_s: float | None) -> None:
-        self.kill(f"it gave no answer within {timeout_s:g} s")
+    def _expire(self, waiter: Awaited, timeout_s: float) -> None:
+        self.kill(_late(timeout_s))
         waiter.deliver(None)
 
     def _answered(self, frame: bytes | None, timeout_s: float | None) -> bytes:
@@ -212,6 +216,10 @@ class Connection:
         if protocol.close_rcvd is not None and protocol.close_rcvd.code == 1009:
             return EnvError(f"{where} refused an action as too large; uvicorn takes 16 MiB (--ws-max-size)")
         return LostSessionError(f"the session on {where} is gone: {_ended(protocol)}; reset() opens another")
+
+
+def _late(timeout_s: float | None) -> str:
+    return f"it gave no answer within {timeout_s:g} s"
 
 
 def _ended(protocol: Any) -> str:

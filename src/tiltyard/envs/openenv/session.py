@@ -12,7 +12,7 @@ from tiltyard.envs.openenv.dialling import open_session
 from tiltyard.envs.openenv.held import lease_session
 from tiltyard.envs.openenv.loop import session_loop
 from tiltyard.envs.openenv.options import SessionOptions
-from tiltyard.envs.openenv.wire import OWN, STATE_FRAME, RawResult, answer_data, encode, result_of
+from tiltyard.envs.openenv.wire import OWN, STATE_FRAME, BadAnswerError, RawResult, answer_data, encode, result_of
 from tiltyard.errors import ConfigurationError, LostSessionError, RolloutError
 
 
@@ -97,7 +97,10 @@ class Session:
         if connection is None or connection.pid != os.getpid():
             return
         self._ended = LostSessionError(f"the session on {shown(self.url)} was closed; reset() opens another")
-        session_loop().run(connection.close())
+        if self._in_use.locked():
+            connection.kill("it was closed while a call was under way")  # its server would not listen now
+        else:
+            session_loop().run(connection.close())
         self._release()
 
     def _living(self) -> bool:
@@ -128,6 +131,8 @@ class Session:
         try:
             return answer_data(connection.ask(session_loop(), frame, self.options.message_timeout_s), kind)
         except RolloutError as error:
+            if isinstance(error, BadAnswerError):
+                connection.kill(f"it broke the protocol: {error}")
             if connection.lost:
                 self._ended = _again(error)
                 self._let_go()

@@ -16,6 +16,7 @@ Servers of Tiltyard say more than the protocol asks for, under one key that othe
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from tiltyard._optional import require
@@ -54,6 +55,10 @@ class RawResult:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+class BadAnswerError(EnvError):
+    """The server sent something that the protocol has no place for; the session is given up."""
+
+
 def encode(kind: str, data: Mapping[str, Any]) -> bytes:
     """One frame. Lone surrogates in texts become U+FFFD.
 
@@ -61,7 +66,7 @@ def encode(kind: str, data: Mapping[str, Any]) -> bytes:
         EnvError: A value has no form in JSON.
     """
     frame = {"type": kind, "data": data}
-    orjson = require("orjson", "openenv")
+    orjson = _orjson()
     try:
         return orjson.dumps(frame, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:  # a lone surrogate, an int of more than 64 bits, keys that are no strings, or no JSON at all
@@ -76,18 +81,23 @@ def decode(frame: bytes) -> dict[str, Any]:
     """One frame that came.
 
     Raises:
-        EnvError: It is no JSON object.
+        BadAnswerError: It is no JSON object.
     """
     try:
-        found = require("orjson", "openenv").loads(frame)
+        found = _orjson().loads(frame)
     except ValueError:
         try:
             found = json.loads(frame)  # takes NaN and lone surrogates, which strict JSON has not
         except ValueError as error:
-            raise EnvError(f"the server sent what is not JSON ({error}): {frame[:200]!r}") from error
+            raise BadAnswerError(f"the server sent what is not JSON ({error}): {_start(frame)}") from error
     if not isinstance(found, dict):
-        raise EnvError(f"the server sent a JSON {type(found).__name__}, expected an object: {frame[:200]!r}")
+        raise BadAnswerError(f"the server sent a JSON {type(found).__name__}, expected an object: {_start(frame)}")
     return found
+
+
+@lru_cache(1)
+def _orjson() -> Any:
+    return require("orjson", "openenv")
 
 
 def answer_data(frame: bytes, kind: str) -> dict[str, Any]:
@@ -103,7 +113,7 @@ def answer_data(frame: bytes, kind: str) -> dict[str, Any]:
     if found == "error":
         raise server_error(data if isinstance(data, dict) else {"message": str(data)})
     if found != kind or not isinstance(data, dict):
-        raise EnvError(f"the server answered with a frame of type {found!r}, expected {kind!r}: {frame[:200]!r}")
+        raise BadAnswerError(f"the server answered with a frame of type {found!r}, not {kind!r}: {_start(frame)}")
     return data
 
 
@@ -116,7 +126,7 @@ def server_error(data: Mapping[str, Any]) -> RolloutError | ToolError:
         return ServerFullError(message, _count(data, "active_sessions"), _count(data, "max_sessions"))
     if code == "VALIDATION_ERROR":
         errors = data.get("errors")
-        return ActionRefusedError(_refusal(message, errors), errors if isinstance(errors, list) else [])
+        return ActionRefusedError(refusal_text(message, errors), errors if isinstance(errors, list) else [])
     if code == "FACTORY_ERROR":
         return EnvError(f"the server could not make its environment: {message}")
     if code == "SESSION_ERROR":
@@ -140,12 +150,17 @@ def truncated(metadata: Mapping[str, Any]) -> bool:
     return metadata.get("truncated") is True or (isinstance(own, Mapping) and own.get("truncated") is True)
 
 
+def _start(frame: bytes) -> str:
+    return repr(bytes(frame[:200]))
+
+
 def _count(data: Mapping[str, Any], name: str) -> int | None:
     value = data.get(name)
     return value if isinstance(value, int) else None
 
 
-def _refusal(message: str, errors: Any) -> str:
+def refusal_text(message: str, errors: Any) -> str:
+    """What pydantic found wrong, one field after the other."""
     if not isinstance(errors, list) or not errors:
         return message
     told = []
