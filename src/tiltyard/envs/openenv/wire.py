@@ -7,10 +7,13 @@ Servers of Tiltyard say more than the protocol asks for, under one key that othe
   `evaluation_size`, `max_turns`, `system_prompt`, `examples`, `tools`; `reset_options`, the names of the reset
   arguments that it takes; and `actions`: "text" (an action is `{"message": text}`) or "tools" (an action is
   `{"type": "list_tools"}` or `{"type": "call_tool", "tool_name", "arguments"}`). Each may be missing.
-- The metadata of an answer is the environment's `info`; its key `"tiltyard"` may hold `truncated` (bool), `plain`
-  (True: the observation is the value under `message`, and not the object around it) and, after a reset, any of the
-  keys above that changed with the episode.
-- An error of the code `TOOL_ERROR` is the model's mistake; its message is for the model.
+- The metadata of an answer is the environment's `info`; its key `"tiltyard"` may hold `plain` (True: the observation
+  is the value under `message`, and not the object around it) and, after a reset, any of the keys above that changed
+  with the episode, and `ignored`, the reset arguments that the environment was not given.
+- `done` of an answer is true however the episode ended; for one that was cut, `truncated` under the same key is true,
+  and `terminated` says whether the task was over too.
+- A mistake of the model is an answer with `tool_error` under the same key, a text for the model, which the observation
+  has as well; it earns nothing. An error frame of the code `TOOL_ERROR` means the same.
 """
 
 import json
@@ -135,13 +138,23 @@ def server_error(data: Mapping[str, Any]) -> RolloutError | ToolError:
 
 
 def result_of(data: Mapping[str, Any]) -> RawResult:
-    """The result that an answer's data holds."""
+    """The result that an answer's data holds.
+
+    Raises:
+        ToolError: The answer is a mistake of the model.
+    """
     observation = data.get("observation")
     metadata = data.get("metadata")
     if metadata is None and isinstance(observation, dict):
         metadata = observation.get("metadata")
     known = metadata if isinstance(metadata, dict) else {}
-    return RawResult(observation, data.get("reward"), data.get("done", False), known)
+    done = data.get("done", False)
+    own = known.get(OWN)
+    if isinstance(own, dict):
+        if "tool_error" in own:
+            raise ToolError(str(own["tool_error"]))
+        done = own.get("terminated", done)
+    return RawResult(observation, data.get("reward"), done, known)
 
 
 def truncated(metadata: Mapping[str, Any]) -> bool:
