@@ -8,11 +8,15 @@ if TYPE_CHECKING:
     from tiltyard.envs.check import check_env
     from tiltyard.envs.findings import CheckReport
     from tiltyard.envs.observation import process_observation
+    from tiltyard.envs.openenv.client import OpenEnvClient
+    from tiltyard.envs.openenv.embedded import OpenEnv
+    from tiltyard.envs.openenv.remote import RemoteEnvClient
     from tiltyard.envs.text_turns import TextTurns
     from tiltyard.envs.tool import EnvTool
     from tiltyard.envs.tool_turns import ToolTurns
     from tiltyard.envs.turns import as_turns
     from tiltyard.errors import (
+        ActionRefusedError,
         CheckpointError,
         ConfigurationError,
         EnvError,
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
         PolicyError,
         PromptTooLongError,
         RolloutError,
+        ServerFullError,
         TemplateError,
         TiltyardError,
         ToolCrashError,
@@ -69,6 +74,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives. It is imported when it is first used: `import tiltyard` loads nothing heavy.
 _HOME = {
+    "ActionRefusedError": "tiltyard.errors",
     "APIMultiTurnRollout": "tiltyard.rollout.api_multi_turn",
     "AsyncPolicy": "tiltyard.policies.base",
     "Batch": "tiltyard.train.batch",
@@ -106,12 +112,15 @@ _HOME = {
     "MissingExtraError": "tiltyard.errors",
     "MultiTurnRollout": "tiltyard.rollout.multi_turn",
     "OpenAI": "tiltyard.policies.openai",
+    "OpenEnv": "tiltyard.envs.openenv.embedded",
+    "OpenEnvClient": "tiltyard.envs.openenv.client",
     "OptimiserSettings": "tiltyard.train.learner",
     "Policy": "tiltyard.policies.base",
     "PolicyError": "tiltyard.errors",
     "PreflightReport": "tiltyard.rollout.preflight",
     "Prompt": "tiltyard.types",
     "PromptTooLongError": "tiltyard.errors",
+    "RemoteEnvClient": "tiltyard.envs.openenv.remote",
     "Renderer": "tiltyard.tokens.renderer",
     "Reply": "tiltyard.types",
     "RolloutCollector": "tiltyard.rollout.collector",
@@ -119,6 +128,7 @@ _HOME = {
     "RolloutHarness": "tiltyard.rollout.harness",
     "Sampled": "tiltyard.policies.base",
     "Sampling": "tiltyard.policies.base",
+    "ServerFullError": "tiltyard.errors",
     "StepResult": "tiltyard.types",
     "Task": "tiltyard.types",
     "TaskAssigner": "tiltyard.rollout.tasks",
@@ -162,6 +172,7 @@ __all__ = [
     "ENDINGS",
     "GRPO",
     "APIMultiTurnRollout",
+    "ActionRefusedError",
     "AsyncPolicy",
     "Batch",
     "BatchedRollout",
@@ -196,12 +207,15 @@ __all__ = [
     "MissingExtraError",
     "MultiTurnRollout",
     "OpenAI",
+    "OpenEnv",
+    "OpenEnvClient",
     "OptimiserSettings",
     "Policy",
     "PolicyError",
     "PreflightReport",
     "Prompt",
     "PromptTooLongError",
+    "RemoteEnvClient",
     "Renderer",
     "Reply",
     "RolloutCollector",
@@ -209,6 +223,7 @@ __all__ = [
     "RolloutHarness",
     "Sampled",
     "Sampling",
+    "ServerFullError",
     "StepResult",
     "Task",
     "TaskAssigner",

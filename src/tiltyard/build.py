@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from tiltyard._boundary import guarded
 from tiltyard._optional import require
+from tiltyard.envs.openenv.remote import RemoteEnvClient
 from tiltyard.envs.turns import Turns, as_turns
-from tiltyard.errors import ConfigurationError, EnvError, ManifestError
+from tiltyard.errors import ConfigurationError, EnvError, ManifestError, RolloutError
 from tiltyard.manifest import EnvironmentSection, Manifest
 from tiltyard.policies.base import Sampling
-from tiltyard.rollout.entrypoint import build_env, load_entrypoint, max_turns_of
+from tiltyard.rollout.entrypoint import build_env, load_entrypoint, load_processor, max_turns_of, text_turns
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.preflight import PreflightReport, preflight
 from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
@@ -49,41 +50,53 @@ class EnvFacts:
 
 
 def env_factory(section: EnvironmentSection) -> Callable[[], Any]:
-    """Return what makes a new environment at each call, as its entrypoint does.
+    """Return what makes a new environment at each call, as its entrypoint does; or a client of the one behind its URL.
 
     Raises:
         ManifestError: The entrypoint cannot be loaded.
     """
+    url = section.env_url
+    if url is not None:
+        return lambda: RemoteEnvClient(
+            url,
+            action_field=section.action_field,
+            mcp_tool=section.mcp_tool,
+            request_timeout_s=section.request_timeout_s,
+        )
+    spec = section.source
     try:
-        target = load_entrypoint(section.entrypoint)
+        target = load_entrypoint(spec)
     except ConfigurationError as error:
         raise ManifestError(f"environment.entrypoint: {error}") from error
     if not callable(target):
         raise ManifestError(
-            f"environment.entrypoint: {section.entrypoint!r} is a {type(target).__name__}; it must be a class or a "
+            f"environment.entrypoint: {spec!r} is a {type(target).__name__}; it must be a class or a "
             "function that returns a new environment"
         )
-    return lambda: build_env(section.entrypoint, section.env_config)
+    return lambda: build_env(spec, section.env_config)
 
 
 def probe(section: EnvironmentSection, factory: Callable[[], Any]) -> EnvFacts:
     """Make one environment, ask it, and close it.
 
     Raises:
-        ManifestError: It cannot be made with this `env_config`, is no environment, or a fact is missing.
+        ManifestError: It cannot be made with this `env_config`, is no environment, or a fact is missing; or its server
+            cannot be reached.
     """
     try:
         env = factory()
         turns = as_turns(env)
-        max_turns = section.max_turns or max_turns_of(env, section.entrypoint)
+        max_turns = section.max_turns or max_turns_of(env, section.source)
+        facts = EnvFacts(  # asking a client dials
+            max_turns=max_turns,
+            rows=getattr(env, "dataset_size", None),
+            held_out_rows=getattr(env, "evaluation_size", None),
+            tools=bool(getattr(env, "tools", None)),
+        )
     except ConfigurationError as error:
         raise ManifestError(f"environment: {error}") from error
-    facts = EnvFacts(
-        max_turns=max_turns,
-        rows=getattr(env, "dataset_size", None),
-        held_out_rows=getattr(env, "evaluation_size", None),
-        tools=bool(getattr(env, "tools", None)),
-    )
+    except RolloutError as error:
+        raise ManifestError(f"environment.env_url: {error}") from error
     guarded(f"{type(env).__name__}.close", EnvError, turns.close)
     return facts
 
@@ -113,7 +126,7 @@ def sampling(manifest: Manifest, *, evaluation: bool = False) -> Sampling:
 def assigner(manifest: Manifest, facts: EnvFacts) -> TaskAssigner:
     """Return what deals the tasks; its name says which environment they are of."""
     section, training = manifest.environment, manifest.training
-    name = f"{section.entrypoint} {section.env_config}" if section.env_config else section.entrypoint
+    name = f"{section.source} {section.env_config}" if section.env_config else section.source
     return TaskAssigner(facts.rows, training.batch_size, seed=training.seed, name=name)
 
 
@@ -227,8 +240,13 @@ def preflight_manifest(manifest: Manifest, facts: EnvFacts, **tokens: Any) -> Pr
 
 def turns_factory(manifest: Manifest) -> Callable[[], Turns]:
     """Return what makes a new environment at each call, as turns, with the manifest's bound on observations."""
-    make_env, max_chars = env_factory(manifest.environment), manifest.rollout.max_observation_chars
-    return lambda: as_turns(make_env(), max_observation_chars=max_chars)
+    section, max_chars = manifest.environment, manifest.rollout.max_observation_chars
+    make_env = env_factory(section)
+    try:
+        processor = load_processor(section.observation_processor)
+    except ConfigurationError as error:
+        raise ManifestError(f"environment.observation_processor: {error}") from error
+    return lambda: text_turns(make_env(), section.observation_field, processor, max_chars)
 
 
 def run_parts(manifest: Manifest, facts: EnvFacts, folder: RunFolder, observer: RunObserver) -> "RunParts":

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from tiltyard.build import env_factory, probe, run_parts, run_plan
+from tiltyard.build import env_factory, probe, run_parts, run_plan, turns_factory
 from tiltyard.manifest import AlgorithmSection, LoraSection, RolloutSection, load_manifest
 from tiltyard.manifest.keys import LATER, RENAMED, leaf_paths
 from tiltyard.models.trainable import LoraSettings
@@ -153,7 +153,24 @@ def test_every_key_reaches_its_consumer(built):
         "training.eval.temperature": 0.0,
     }
     assert found == expected
-    assert set(found) == set(leaf_paths())
+    assert set(found) | OF_A_SERVER | OF_OBSERVATIONS == set(leaf_paths())
+
+
+OF_A_SERVER = {"environment.env_url", "environment.mcp_tool", "environment.action_field"}
+OF_OBSERVATIONS = {"environment.observation_field", "environment.observation_processor"}
+
+
+def test_every_key_of_a_server_reaches_its_client(write_manifest, tmp_path):
+    """Those that do not go with an entrypoint; nothing is dialled."""
+    (tmp_path / "shown.py").write_text("def board(payload):\n    return str(payload)\n")
+    given = "{env_type: rollout, env_url: 'http://host/env', mcp_tool: play, action_field: move, max_turns: 3, "
+    given += "observation_field: board, observation_processor: 'shown.py:board', request_timeout_s: 7}"
+    manifest = load_manifest(write_manifest(environment=given))
+    turns = turns_factory(manifest)()
+    client = turns._env
+    assert (client.url, client._mcp_tool, client._field) == ("ws://host/env/ws", "play", "move")
+    assert client._session.options.message_timeout_s == 7.0
+    assert (turns._field, turns._processor(3)) == ("board", "3")
 
 
 def test_the_manifests_defaults_are_those_of_what_it_sets():

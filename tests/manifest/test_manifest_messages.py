@@ -66,21 +66,16 @@ GOLDEN = {
         ),
     ),
     "keys of a later version": (
-        "environment: {env_type: dataset, env_url: 'http://x', entrypoint: 'package:Env'}\nmodel: {name: m}\n",
+        "environment: {env_type: dataset, columns: {}, entrypoint: 'package:Env'}\nmodel: {name: m}\n",
         (
             "m.yaml: 2 problems\n"
-            "  environment.env_url: not in this version yet; this version plays an `entrypoint` only\n"
+            "  environment.columns: not in this version yet; this version plays an `entrypoint` or an `env_url`\n"
             "  environment.env_type: 'dataset' is not in this version yet; it has rollout"
         ),
     ),
     "required keys left out": (
         "environment: {entrypoint: }\nmodel:\n",
-        (
-            "m.yaml: 3 problems\n"
-            "  environment.env_type: is required and not given\n"
-            "  environment.entrypoint: is required and not given\n"
-            "  model: is required and not given"
-        ),
+        ("m.yaml: 2 problems\n  environment.env_type: is required and not given\n  model: is required and not given"),
     ),
     "wrong types": (
         (
@@ -149,8 +144,34 @@ GOLDEN = {
     "an entrypoint that is none": (
         FINE.replace("package:Env", "https://example.org/env"),
         (
-            "m.yaml: environment.entrypoint: must be module:attr or path.py:attr, got the URL "
-            "'https://example.org/env'; env_url is not in this version yet"
+            "m.yaml: environment.entrypoint: must be module:attr or path.py:attr, got a URL; write env_url: "
+            "https://example.org/env"
+        ),
+    ),
+    "no environment": (
+        "environment: {env_type: rollout, entrypoint: }\nmodel: {name: m}\n",
+        "m.yaml: environment.entrypoint: is required and not given, unless env_url is",
+    ),
+    "two environments": (
+        FINE.replace("entrypoint:", "max_turns: 2, env_url: 'http://host', entrypoint:"),
+        "m.yaml: environment: has an entrypoint and an env_url; keep one",
+    ),
+    "a server, and what only the environment of an entrypoint has": (
+        "environment: {env_type: rollout, env_url: 'ftp://host', env_config: {size: 3}}\nmodel: {name: m}\n",
+        (
+            "m.yaml: 3 problems\n"
+            "  environment.max_turns: is required with env_url: a server is not asked for it\n"
+            "  environment.env_config: goes with an entrypoint; the server of env_url has its own\n"
+            "  environment.env_url: base_url must begin with http://, https://, ws:// or wss:// and name a host, got "
+            "'ftp://host'"
+        ),
+    ),
+    "an entrypoint, and what only a server has": (
+        FINE.replace("'package:Env'", "'package:Env', mcp_tool: submit, action_field: code"),
+        (
+            "m.yaml: 2 problems\n"
+            "  environment.mcp_tool: only with env_url\n"
+            "  environment.action_field: only with env_url"
         ),
     ),
     "settings that do not go together": (

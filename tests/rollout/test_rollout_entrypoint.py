@@ -59,8 +59,8 @@ def test_an_attribute_of_a_module_may_have_dots():
         ("collections:Ordereddict", r"did you mean 'OrderedDict'"),
         ("collections", r"is 'module:attr' or 'path\.py:attr'"),
         ("collections:", r"is 'module:attr' or 'path\.py:attr'"),
-        ("http://localhost:8000", r"URL are not in this version"),
-        ("wss://host/ws", r"URL are not in this version"),
+        ("http://localhost:8000", r"got the URL .*env_url"),
+        ("wss://host/ws", r"got the URL .*env_url"),
     ],
 )
 def test_a_spec_that_names_nothing_says_what_was_meant(folder, spec, message):

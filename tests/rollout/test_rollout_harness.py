@@ -264,9 +264,24 @@ def test_a_turn_budget_that_nobody_states_is_an_error(spec):
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "ws://host/ws"])
-def test_a_url_is_refused_with_what_is_supported(url):
-    """Clear, and before anything is dialled."""
-    with pytest.raises(ConfigurationError, match=r"URL are not in this version.*'path\.py:attr'"):
-        RolloutHarness.from_spec(url, None, TOKENIZER, 3)
-    with pytest.raises(ConfigurationError, match="URL are not in this version"):
-        RolloutHarness(url, TOKENIZER)
+def test_a_url_is_taken_without_a_server(url):
+    """Nothing is dialled before the first reset."""
+    harness = RolloutHarness.from_spec(url, None, TOKENIZER, 3, renderer=RENDERER)
+    assert (type(harness.env).__name__, harness.limits.max_turns) == ("RemoteEnvClient", 3)
+    harness.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RolloutHarness.from_spec("http://host", None, TOKENIZER, renderer=RENDERER), "needs max_turns"),
+        (lambda: RolloutHarness.from_spec("http://host", {"a": 1}, TOKENIZER, 3), "takes no env_config"),
+        (lambda: RolloutHarness("env.py:Env", TOKENIZER), r"no URL of a server; .*from_spec\('env.py:Env'"),
+        (lambda: RolloutHarness(GuessEnv(), TOKENIZER, mcp_tool="x", renderer=RENDERER), "are for environments behind"),
+        (lambda: RolloutHarness(GuessEnv(), TOKENIZER, action_field="x", renderer=RENDERER), "are for environments"),
+    ],
+)
+def test_options_of_a_server_and_of_an_environment_are_not_mixed(make, message):
+    """Each says which it is for."""
+    with pytest.raises(ConfigurationError, match=message):
+        make()

@@ -14,11 +14,10 @@ ALIASES: Mapping[str, str] = {"algorithm.action_granularity": "advantage_granula
 
 LATER: Mapping[str, str] = {
     **{
-        f"environment.{key}": "this version plays an `entrypoint` only"
+        f"environment.{key}": "this version plays an `entrypoint` or an `env_url`"
         for key in (
             *("dataset", "name", "columns", "rubric_file_path", "reward_file_path", "rubric_name", "reward_fn_name"),
-            *("prompt_template", "train_test_split", "env_packages", "env_url", "mcp_tool", "action_field"),
-            *("observation_field", "observation_processor", "objective", "response_column"),
+            *("prompt_template", "train_test_split", "env_packages", "objective", "response_column"),
         )
     },
     "environment.env_packages": "install the environment's package yourself and leave the key out",

@@ -17,7 +17,7 @@ def settle_paths(tree: MutableMapping[str, Any], base: Path, problems: list[Prob
     Relative paths start from `base`, the manifest's own folder. What is wrong is added to `problems`, each with the
     absolute path that was looked for.
     """
-    for section, key, settle in (("environment", "entrypoint", _entrypoint), ("model", "name", _model)):
+    for section, key, settle in _SETTLED:
         part = tree.get(section)
         if isinstance(part, MutableMapping) and isinstance(part.get(key), str):
             try:
@@ -29,9 +29,7 @@ def settle_paths(tree: MutableMapping[str, Any], base: Path, problems: list[Prob
 def _entrypoint(spec: str, base: Path) -> str:
     file, colon, attribute = spec.rpartition(":")
     if spec.startswith(("http://", "https://", "ws://", "wss://")):
-        raise ValueError(
-            f"must be module:attr or path.py:attr, got the URL {spec!r}; env_url is not in this version yet"
-        )
+        raise ValueError(f"must be module:attr or path.py:attr, got a URL; write env_url: {spec}")
     if colon and file.endswith(".py") and all(map(str.isidentifier, attribute.split("."))):
         return f"{_existing(file, base)}:{attribute}"
     if not _SPEC.fullmatch(spec):
@@ -54,3 +52,11 @@ def _existing(written: str, base: Path) -> Path:
     if not path.exists():
         raise ValueError(f"there is no {path} (given as {written!r}, relative to {base})")
     return path
+
+
+_SETTLED = (
+    ("environment", "entrypoint", _entrypoint),
+    ("environment", "observation_processor", _entrypoint),
+    ("model", "name", _model),
+)
+"""The keys that name files, each with what makes its path absolute."""

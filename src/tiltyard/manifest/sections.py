@@ -33,16 +33,38 @@ class EnvironmentSection(_Section):
     """`environment`: what is played."""
 
     env_type: Literal["rollout"] = Field(description="`rollout`: the model generates. Never inferred.")
-    entrypoint: str = Field(description="`module:attr` or `path.py:attr`: the environment's class or a function.")
+    entrypoint: str | None = Field(
+        default=None, description="`module:attr` or `path.py:attr`: the environment's class or a function."
+    )
     env_config: dict[str, Any] = Field(default={}, description="Keyword arguments of the entrypoint.")
+    env_url: str | None = Field(
+        default=None, description="A running OpenEnv server, in place of an entrypoint; with `max_turns`."
+    )
+    mcp_tool: str | None = Field(
+        default=None, description="With `env_url`: the MCP tool that the model's text is given to."
+    )
+    action_field: str = Field(
+        default="message", min_length=1, description="With `env_url`: the field of an action that the text goes into."
+    )
+    observation_field: str | None = Field(
+        default=None, description="The field of an observation that the model sees; not given, what is informative."
+    )
+    observation_processor: str | None = Field(
+        default=None, description="`module:fn` or `path.py:fn`: makes the text of an observation."
+    )
     max_turns: int | None = Field(
-        default=None, ge=1, description="Turns of one episode; not given, the environment is asked."
+        default=None, ge=1, description="Turns of one episode; not given, the environment is asked, but no server."
     )
     max_reward: float | None = Field(
         default=None, description="The highest reward of an episode: what counts as success."
     )
     chat_template_kwargs: dict[str, Any] = Field(default={}, description="Further arguments of the chat template.")
     request_timeout_s: float = Field(default=300.0, ge=0, description="Seconds of one reset or step; 0 sets no bound.")
+
+    @property
+    def source(self) -> str:
+        """What names the environment: its entrypoint or its URL."""
+        return self.entrypoint or self.env_url or ""
 
 
 class LoraSection(_Section):

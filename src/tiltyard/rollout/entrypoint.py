@@ -8,8 +8,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
+from tiltyard.envs.observation import MAX_OBSERVATION_CHARS
+from tiltyard.envs.openenv.remote import RemoteEnvClient
+from tiltyard.envs.turns import TextTurns, Turns, as_turns
 from tiltyard.errors import ConfigurationError
 
 
@@ -31,8 +34,8 @@ def load_entrypoint(spec: str, base_dir: str | Path | None = None) -> Any:
     """
     if is_url(spec):
         raise ConfigurationError(
-            f"environments behind a URL are not in this version, got {spec!r}; "
-            "use a Python entrypoint: 'module:attr' or 'path.py:attr'"
+            f"an entrypoint is 'module:attr' or 'path.py:attr', got the URL {spec!r}; a running server is named by "
+            "env_url in a manifest, and taken by RolloutHarness and RemoteEnvClient"
         )
     source, colon, attribute = spec.rpartition(":")
     if not (colon and source and attribute):
@@ -68,6 +71,58 @@ def build_env(
     if system_prompt is not None:
         env.system_prompt = system_prompt
     return env
+
+
+def load_processor(spec: Callable[[Any], str] | str | None) -> Callable[[Any], str] | None:
+    """The function that `module:fn` or `path.py:fn` names; a function is itself, and None is None.
+
+    Raises:
+        ConfigurationError: It cannot be loaded, or is no function.
+    """
+    found: Any = load_entrypoint(spec) if isinstance(spec, str) else spec
+    if found is not None and not callable(found):
+        raise ConfigurationError(f"observation_processor must be a function of the payload, got {found!r}")
+    return cast("Callable[[Any], str] | None", found)
+
+
+def text_turns(
+    env: Any,
+    observation_field: str | None = None,
+    observation_processor: Callable[[Any], str] | None = None,
+    max_observation_chars: int | None = MAX_OBSERVATION_CHARS,
+) -> Turns:
+    """An environment as turns, its observations shown as asked.
+
+    Raises:
+        ConfigurationError: It is none; or it is no text environment, and one of the two is given.
+    """
+    turns = as_turns(env, max_observation_chars=max_observation_chars)
+    if observation_field is None and observation_processor is None:
+        return turns
+    if not isinstance(turns, TextTurns):
+        raise ConfigurationError(
+            "observation_field and observation_processor are for text environments; "
+            f"{type(env).__name__} gives its observations as messages"
+        )
+    return TextTurns(
+        env,
+        max_observation_chars=max_observation_chars,
+        observation_field=observation_field,
+        observation_processor=observation_processor,
+    )
+
+
+def remote_env(url: str, action_field: str, mcp_tool: str | None, request_timeout_s: float) -> RemoteEnvClient:
+    """A client of the environment behind a URL; nothing is dialled.
+
+    Raises:
+        ConfigurationError: It is no URL.
+    """
+    if not is_url(url):
+        raise ConfigurationError(
+            f"{url!r} is no URL of a server; for an entrypoint write RolloutHarness.from_spec({url!r}, …)"
+        )
+    return RemoteEnvClient(url, action_field=action_field, mcp_tool=mcp_tool, request_timeout_s=request_timeout_s)
 
 
 def max_turns_of(env: Any, spec: object) -> int:

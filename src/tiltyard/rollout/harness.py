@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
-from tiltyard.envs.turns import TextTurns, Turns, as_turns
+from tiltyard.envs.openenv.wire import MESSAGE
 from tiltyard.errors import ConfigurationError, EpisodeOverError, RolloutError
-from tiltyard.rollout.entrypoint import build_env, is_url, max_turns_of
+from tiltyard.rollout.entrypoint import build_env, is_url, load_processor, max_turns_of, remote_env, text_turns
 from tiltyard.rollout.in_process import InProcessEnvClient
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.token_episode import TokenEpisode
@@ -41,36 +41,47 @@ class RolloutHarness:
         renderer: Renderer | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         observation_field: str | None = None,
-        observation_processor: Callable[[Any], str] | None = None,
+        observation_processor: Callable[[Any], str] | str | None = None,
         system_prompt: str | None = None,
+        action_field: str = MESSAGE,
+        mcp_tool: str | None = None,
+        request_timeout_s: float | None = None,
     ) -> None:
-        """Set the harness up; the environment is not called.
+        """Set the harness up; the environment is not called, and a server is not dialled.
 
         Args:
-            env_client: An environment, an `InProcessEnvClient` around one, or another client with its methods.
+            env_client: The URL of an OpenEnv server; an environment, an `InProcessEnvClient` around one, or another
+                client with its methods.
             tokenizer: A tokenizer of transformers with a chat template.
             max_turns: Model calls in one episode.
             limits: The other bounds; its `max_turns` is not used.
             renderer: In place of one made from the tokenizer, to share it between harnesses.
             chat_template_kwargs: Given to each render of the chat template.
             observation_field: The field of an observation that the model sees; None shows what is informative.
-            observation_processor: Makes the text of an observation, in place of the above. Pure: it runs on threads.
+            observation_processor: Makes the text of an observation, in place of the above; a function, or
+                `module:fn` or `path.py:fn`. Pure: it runs on threads.
             system_prompt: Leads the conversation, in place of the environment's own.
+            action_field: Behind a URL, the field of an action that the model's text goes into.
+            mcp_tool: Behind a URL, the tool of an MCP environment that the model's text is given to.
+            request_timeout_s: How long one reset or step may take, 0 = for ever; None takes that of `limits`.
 
         Raises:
-            ConfigurationError: The client is a URL, or is no environment.
+            ConfigurationError: The client is no environment, or an option is for another kind of it.
             TemplateError: The chat template cannot be used.
         """
+        self.limits = replace(limits or Limits(), max_turns=max_turns)
+        if request_timeout_s is not None:
+            self.limits = replace(self.limits, step_timeout_s=request_timeout_s or None)
         if isinstance(env_client, str):
+            env_client = remote_env(env_client, action_field, mcp_tool, self.limits.step_timeout_s or 0.0)
+        elif mcp_tool is not None or action_field != MESSAGE:
             raise ConfigurationError(
-                f"environments behind a URL are not in this version, got {env_client!r}; "
-                "use RolloutHarness.local(env, …) or RolloutHarness.from_spec('module:attr', …)"
+                f"mcp_tool and action_field are for environments behind a URL, not for a {type(env_client).__name__}"
             )
         # The client's checks of the protocol's order are those of the turns; the errors name the environment itself.
         self.env = env_client.env if isinstance(env_client, InProcessEnvClient) else env_client
-        self.limits = replace(limits or Limits(), max_turns=max_turns)
         self.renderer = renderer or make_renderer(tokenizer, chat_template_kwargs=chat_template_kwargs)
-        self.turns = _as_turns(self.env, observation_field, observation_processor)
+        self.turns = text_turns(self.env, observation_field, load_processor(observation_processor))
         self.info: Mapping[str, Any] = {}
         self._workers = EnvWorkers(self.limits.step_timeout_s)
         self._episode: TokenEpisode | None = None
@@ -100,24 +111,27 @@ class RolloutHarness:
         max_turns: int | None = None,
         **options: Any,
     ) -> Self:
-        """Drive the environment that an entrypoint makes.
+        """Drive the environment that an entrypoint makes, or the one behind a URL.
 
         Args:
-            spec: `module:attr`, `path.py:attr`, or the class or function itself.
+            spec: `module:attr`, `path.py:attr`, the class or function itself, or the URL of an OpenEnv server.
             env_config: Its keyword arguments; `system_prompt` is set on the environment and not passed.
             tokenizer: A tokenizer of transformers with a chat template.
-            max_turns: Model calls in one episode; None takes the environment's own `max_turns`.
+            max_turns: Model calls in one episode; None takes the environment's own `max_turns`, which a server is
+                not asked for.
             options: The keyword arguments of `RolloutHarness`.
 
         Raises:
-            ConfigurationError: The entrypoint is a URL, cannot be loaded, or does not take these arguments; or the
-                environment has no `max_turns` and none is given.
+            ConfigurationError: The entrypoint cannot be loaded, or does not take these arguments; or the
+                environment has no `max_turns` and none is given; or `env_config` is given with a URL.
         """
         if isinstance(spec, str) and is_url(spec):
-            raise ConfigurationError(
-                f"environments behind a URL are not in this version, got {spec!r}; "
-                "use a Python entrypoint: 'module:attr' or 'path.py:attr'"
-            )
+            if max_turns is None or env_config:
+                raise ConfigurationError(
+                    f"an environment behind a URL needs max_turns and takes no env_config, which its server has; got "
+                    f"max_turns={max_turns!r} and env_config={env_config!r} for {spec!r}"
+                )
+            return cls(spec, tokenizer, max_turns, **options)
         env = build_env(spec, env_config)
         return cls.local(env, tokenizer, max_turns_of(env, spec) if max_turns is None else max_turns, **options)
 
@@ -264,18 +278,6 @@ class RolloutHarness:
 
     def _prompt(self, episode: TokenEpisode) -> list[int]:
         return [] if episode.trajectory is not None else list(episode.transcript.ids)
-
-
-def _as_turns(env: Any, field: str | None, processor: Callable[[Any], str] | None) -> Turns:
-    turns = as_turns(env)
-    if field is None and processor is None:
-        return turns
-    if not isinstance(turns, TextTurns):
-        raise ConfigurationError(
-            "observation_field and observation_processor are for text environments; "
-            f"{type(env).__name__} gives its observations as messages"
-        )
-    return TextTurns(env, observation_field=field, observation_processor=processor)
 
 
 def _plain_list(values: Any) -> list[Any]:

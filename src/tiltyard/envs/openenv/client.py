@@ -14,7 +14,7 @@ from tiltyard.envs.openenv.mcp import LIST_TOOLS, call_action, speaks_mcp, tool_
 from tiltyard.envs.openenv.options import SessionOptions, session_options
 from tiltyard.envs.openenv.refusal import refused_step
 from tiltyard.envs.openenv.session import Session
-from tiltyard.envs.openenv.wire import truncated
+from tiltyard.envs.openenv.wire import OWN, truncated
 from tiltyard.envs.result import flag, scored, step_result
 from tiltyard.errors import ActionRefusedError, ConfigurationError, EnvError, EpisodeOverError, ToolCrashError
 from tiltyard.tools.schema import tool_name as name_of
@@ -50,7 +50,7 @@ class OpenEnvClient(Env):
         client: A blocking client of the session: `reset`, `step`, `state`, `close`.
     """
 
-    def __init__(  # noqa: PLR0913  # the options of the contract, each by its name
+    def __init__(  # noqa: PLR0913, PLR0917  # the options of the contract, each by its name
         self,
         env_name: str | None = None,
         env_cls: Any = None,
@@ -157,6 +157,7 @@ class OpenEnvClient(Env):
         self._session.open()
         listed = fresh and self._learn_tools()
         result = self._taken(self.client.reset(**{**reset_arguments(trajectory), **self.reset_kwargs}))
+        self._refuse_ignored()
         if self._mcp and fresh and not listed and self._own_tools:
             self._tools = tool_schemas(self.client.step(self._payload(LIST_TOOLS)).observation)
         self._over = "after the end of the episode" if result.done else None
@@ -273,6 +274,16 @@ class OpenEnvClient(Env):
             self._earned = (self._earned or 0.0) + result.reward
         result.info = {"raw_result": self.last_result, **result.info, "episode_reward": self._earned}
         return result
+
+    def _refuse_ignored(self) -> None:
+        """A Tiltyard server says which arguments nobody took; what a task's row holds beside may be for the scoring."""
+        own = (getattr(self.last_result, "metadata", None) or {}).get(OWN)
+        ignored = own.get("ignored") if isinstance(own, Mapping) else None
+        if unknown := sorted(set(ignored or ()) & self.reset_kwargs.keys()):
+            raise ConfigurationError(
+                f"the reset of the environment at {shown(self._session.url)} takes no {' and no '.join(unknown)}; "
+                "change reset_kwargs"
+            )
 
     def _refuse_ambiguous(self, tools: Sequence[ToolSchema] | None) -> None:
         if tools is not None and len(tools) > 1 and self._map is None and self._action_cls is not None:

@@ -73,7 +73,7 @@ class TypedCodec:
         Raises:
             EnvError: That client failed.
         """
-        return guarded(f"{self._name}._step_payload", EnvError, self._client._step_payload, action)  # noqa: SLF001  # the client's seam for subclasses
+        return guarded(f"{self._name}._step_payload", EnvError, self._client._step_payload, action)
 
     def result(self, raw: RawResult) -> Any:
         """A `StepResult` of openenv with the package's observation.
@@ -84,7 +84,7 @@ class TypedCodec:
         data = {"observation": raw.observation, "reward": raw.reward, "done": raw.done}
         if raw.metadata:
             data["metadata"] = raw.metadata
-        return guarded(f"{self._name}._parse_result", EnvError, self._client._parse_result, data)  # noqa: SLF001  # the client's seam for subclasses
+        return guarded(f"{self._name}._parse_result", EnvError, self._client._parse_result, data)
 
     def state(self, data: dict[str, Any]) -> Any:
         """The package's state.
@@ -92,7 +92,7 @@ class TypedCodec:
         Raises:
             EnvError: That client failed.
         """
-        return guarded(f"{self._name}._parse_state", EnvError, self._client._parse_state, data)  # noqa: SLF001  # the client's seam for subclasses
+        return guarded(f"{self._name}._parse_state", EnvError, self._client._parse_state, data)
 
 
 class SessionClient:

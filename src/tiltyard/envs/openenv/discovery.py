@@ -25,16 +25,17 @@ def refuse_overwritten(path: Sequence[str] | None = None) -> None:
         ConfigurationError: `openenv-core` is installed beside `openenv`; says the cure.
     """
     found = {}
-    where = {} if path is None else {"path": list(path)}
-    for distribution in importlib.metadata.distributions(**where):
+    every = importlib.metadata.distributions() if path is None else importlib.metadata.distributions(path=list(path))
+    for distribution in every:
         name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
         if name in ("openenv", "openenv-core"):
             found[name] = distribution.version
     if len(found) == 2:
         raise ConfigurationError(
-            f"openenv-core {found['openenv-core']} is installed beside openenv {found['openenv']}: both are the package "
-            "`openenv`, and the one that came last has overwritten the other. Cure: pip uninstall -y openenv-core && pip "
-            "install --force-reinstall --no-deps openenv; install packages that ask for openenv-core with --no-deps"
+            f"openenv-core {found['openenv-core']} is installed beside openenv {found['openenv']}: both are the "
+            "package `openenv`, and the one that came last has overwritten the other. Cure: pip uninstall -y "
+            "openenv-core && pip install --force-reinstall --no-deps openenv; then install the packages that ask for "
+            "openenv-core with --no-deps"
         )
 
 
@@ -92,7 +93,9 @@ def action_class(owner: Any, package: str | None) -> Any:
     name = package or owner.__module__.partition(".")[0]
     with _whole(name):
         module = _imported(name)
-        known = [] if isinstance(module, str) else [getattr(module, key, None) for key in getattr(module, "__all__", ())]
+        known = (
+            [] if isinstance(module, str) else [getattr(module, key, None) for key in getattr(module, "__all__", ())]
+        )
         found = {cls for cls in known if isinstance(cls, type) and _derives(cls, "Action")}
         if not found:
             for suffix in (".models", ".client"):

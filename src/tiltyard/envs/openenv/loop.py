@@ -86,7 +86,7 @@ def session_loop() -> SessionLoop:
 
 def _forget() -> None:
     """In a forked child: the parent's loop has no thread here, and its lock may be held for ever."""
-    global _current, _lock  # noqa: PLW0603  # one a process is the point
+    global _current, _lock
     _current, _lock = None, threading.Lock()
 
 

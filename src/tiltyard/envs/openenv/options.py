@@ -1,6 +1,5 @@
 """How a session is opened and how long it is waited for."""
 
-import math
 import os
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,13 +31,13 @@ class SessionOptions:
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout_s", "message_timeout_s", "capacity_timeout_s", "max_message_bytes"):
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             if value is None and name == "message_timeout_s":
                 continue
-            least_is_zero = name == "capacity_timeout_s"
-            sound = isinstance(value, int | float) and not math.isnan(value)
-            if not sound or value < 0 or (value == 0 and not least_is_zero):
-                raise ConfigurationError(f"{name} must be a number {'>= 0' if least_is_zero else '> 0'}, got {value!r}")
+            least = "zero" if name == "capacity_timeout_s" else "more"
+            sound = isinstance(value, int | float) and (value > 0 or (value == 0 and least == "zero"))
+            if not sound:
+                raise ConfigurationError(f"{name} must be a number {'>=' if least == 'zero' else '>'} 0, got {value!r}")
 
 
 def session_options(bounds: SessionOptions, client_kwargs: dict[str, Any], *, typed: bool) -> SessionOptions:

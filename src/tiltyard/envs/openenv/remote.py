@@ -22,7 +22,7 @@ class RemoteEnvClient:
     a new one; a step is never sent twice.
     """
 
-    def __init__(  # noqa: PLR0913  # the options of the contract, each by its name
+    def __init__(
         self,
         base_url: str,
         *,
@@ -144,7 +144,11 @@ class RemoteEnvClient:
         except ToolError:
             self._over = None
             raise
-        reward, done, cut = scored(raw.reward, self._where), flag(raw.done, "done", self._where), truncated(raw.metadata)
+        reward, done, cut = (
+            scored(raw.reward, self._where),
+            flag(raw.done, "done", self._where),
+            truncated(raw.metadata),
+        )
         self._over = "after the end of the episode" if done or cut else None
         return self._payload(raw), reward, done, cut, _info(raw)
 
@@ -171,7 +175,9 @@ class RemoteEnvClient:
 
     def _argument_of(self, tool: str) -> str:
         """The argument of the tool that takes the text: `action_field`, or the only one that it has."""
-        known = {schema["function"]["name"]: schema for schema in tool_schemas(self._session.step(LIST_TOOLS).observation)}
+        known = {
+            schema["function"]["name"]: schema for schema in tool_schemas(self._session.step(LIST_TOOLS).observation)
+        }
         if tool not in known:
             raise ConfigurationError(
                 f"mcp_tool={tool!r}: {self._where} has no such tool; it has {', '.join(sorted(known)) or 'none'}"
