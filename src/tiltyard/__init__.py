@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from tiltyard.rollout.scoring import score_batch
     from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
     from tiltyard.rollout.trajectory import Trajectory
+    from tiltyard.serving.place import ServerReport
+    from tiltyard.serving.server import EnvServer, resolve_env
     from tiltyard.tokens.ledger import Ledger
     from tiltyard.tokens.renderer import Renderer, make_renderer
     from tiltyard.tokens.transcript import Transcript
@@ -87,6 +89,7 @@ _HOME = {
     "Ending": "tiltyard.rollout.outcome",
     "Env": "tiltyard.envs.base",
     "EnvError": "tiltyard.errors",
+    "EnvServer": "tiltyard.serving.server",
     "EnvTimeoutError": "tiltyard.errors",
     "EnvTool": "tiltyard.envs.tool",
     "EpisodeOverError": "tiltyard.errors",
@@ -129,6 +132,7 @@ _HOME = {
     "Sampled": "tiltyard.policies.base",
     "Sampling": "tiltyard.policies.base",
     "ServerFullError": "tiltyard.errors",
+    "ServerReport": "tiltyard.serving.place",
     "StepResult": "tiltyard.types",
     "Task": "tiltyard.types",
     "TaskAssigner": "tiltyard.rollout.tasks",
@@ -163,6 +167,7 @@ _HOME = {
     "mcp_tools": "tiltyard.tools.mcp",
     "preflight": "tiltyard.rollout.preflight",
     "process_observation": "tiltyard.envs.observation",
+    "resolve_env": "tiltyard.serving.server",
     "score_batch": "tiltyard.rollout.scoring",
     "tool": "tiltyard.tools.base",
     "train_llm_rollout": "tiltyard.train.rollout",
@@ -183,6 +188,7 @@ __all__ = [
     "Ending",
     "Env",
     "EnvError",
+    "EnvServer",
     "EnvTimeoutError",
     "EnvTool",
     "EpisodeOverError",
@@ -224,6 +230,7 @@ __all__ = [
     "Sampled",
     "Sampling",
     "ServerFullError",
+    "ServerReport",
     "StepResult",
     "Task",
     "TaskAssigner",
@@ -258,6 +265,7 @@ __all__ = [
     "mcp_tools",
     "preflight",
     "process_observation",
+    "resolve_env",
     "score_batch",
     "tool",
     "train_llm_rollout",

@@ -1,4 +1,4 @@
-"""The command line: `tiltyard train | eval | rollout | check | demo`."""
+"""The command line: `tiltyard train | eval | rollout | check | serve | demo`."""
 
 import argparse
 import sys
@@ -65,6 +65,19 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("what", help="a manifest, or an entrypoint: module:attr or path.py:attr")
     _add_set(check)
     check.set_defaults(run=_check)
+
+    serve = commands.add_parser("serve", help="put an environment behind a URL, over the OpenEnv protocol")
+    serve.add_argument("spec", help="an entrypoint: module:attr or path.py:attr")
+    serve.add_argument(
+        "--env-config", default="{}", metavar="YAML", help="its keyword arguments, such as '{target: 7}'"
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="what to bind to; others than this machine need a token")
+    serve.add_argument("--port", type=int, default=8000, help="the port; 0 takes a free one (default: 8000)")
+    serve.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+    serve.add_argument("--max-concurrent-envs", type=int, metavar="N", help="sessions in each of them (default: 64)")
+    serve.add_argument("--token-env", metavar="NAME", help="the variable that holds the token that clients must send")
+    serve.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds for one call (default: 300)")
+    serve.set_defaults(run=_serve)
 
     demo = commands.add_parser("demo", help="train a small model in a game, on this machine")
     demo.add_argument("--out", help="the run folder to make (default: runs/demo-TIME)")
@@ -173,6 +186,36 @@ def _check(arguments: argparse.Namespace) -> int:
     report = check_env(factory)
     print(report)
     return 0 if report.ok else FAILED
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    import os
+
+    from tiltyard.manifest.yaml_text import read_yaml
+    from tiltyard.serving.command import serve_until_stopped
+
+    given = read_yaml(arguments.env_config)
+    if given.problems or not isinstance(given.value, dict):
+        why = f" ({given.problems[0]})" if given.problems else ""
+        raise ConfigurationError(
+            f"--env-config is a mapping such as '{{target: 7}}', got {arguments.env_config!r}{why}"
+        )
+    token = None
+    if arguments.token_env is not None:
+        token = os.environ.get(arguments.token_env)
+        if token is None:
+            raise ConfigurationError(f"--token-env names the variable {arguments.token_env!r}, which is not set")
+    serve_until_stopped(
+        arguments.spec,
+        given.value,
+        host=arguments.host,
+        port=arguments.port,
+        workers=arguments.workers,
+        max_concurrent_envs=arguments.max_concurrent_envs,
+        token=token,
+        call_timeout_s=arguments.timeout,
+    )
+    return 0
 
 
 def _start(manifest: "Manifest", out: str) -> int:

@@ -19,6 +19,7 @@ LAYERS = (
     ("policies", "models"),
     ("envs",),
     ("rollout",),
+    ("serving",),
     ("train",),
     ("report",),
     ("manifest",),

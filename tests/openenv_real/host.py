@@ -192,8 +192,8 @@ def mount(host: FastAPI, name: str, env: Any, action: Any, observation: Any, cap
 def hosted(scaffolds: str) -> FastAPI:
     """Every environment, that which `openenv init` wrote too."""
     sys.path.insert(0, scaffolds)
-    from echo_env.models import EchoAction, EchoObservation
-    from echo_env.server.echo_env_environment import EchoEnvironment
+    from echo_env.models import EchoAction, EchoObservation  # noqa: PLC0415 - found on the path that was just added
+    from echo_env.server.echo_env_environment import EchoEnvironment  # noqa: PLC0415 - as above
 
     host = FastAPI()
     mount(host, "echo", EchoEnvironment, EchoAction, EchoObservation)
