@@ -75,7 +75,7 @@ def test_a_server_that_went_away_between_episodes_is_dialled_anew_by_reset(stran
     """OE-02 a: a reset may be sent again, on a session that is new."""
     held = session(strange)
     held.reset()
-    with pytest.raises(LostSessionError, match="1001.*restarting"):
+    with pytest.raises(LostSessionError, match=r"1001.*restarting"):
         held.step({"message": "restart"})
     with pytest.raises(LostSessionError):
         held.step({"message": "again"})

@@ -73,7 +73,9 @@ class OpenEnv(Env):
                 f"the class of actions of {self._name} is not found; give action_cls='module:Class', or action_mapper"
             )
         self.env = _made(cls, env_kwargs or {})
-        self._takes = _named(self.env.reset)
+        self._reset = _blocking(self.env, "reset")
+        self._step = _blocking(self.env, "step")
+        self._takes = _named(self.env.reset_async if _is_async(self.env, "reset") else self.env.reset)
         self._over: str | None = "before the first reset()"
         self._earned: float | None = None
         self._closed = False
@@ -92,7 +94,7 @@ class OpenEnv(Env):
         if not self._mcp:
             return []
         action = _mcp_types().ListToolsAction()
-        return tool_schemas(guarded(f"{self._name}.step", EnvError, self.env.step, action))
+        return tool_schemas(guarded(f"{self._name}.step", EnvError, self._step, action))
 
     def reset(self, trajectory: dict[str, Any] | None = None) -> StepResult:
         """Begin an episode with the seed, and those fields of the task that the environment's `reset` takes.
@@ -108,7 +110,7 @@ class OpenEnv(Env):
             raise ConfigurationError(
                 f"the task names row {given['row_index']}, but {self._name}.reset takes no row_index"
             )
-        observation = guarded(f"{self._name}.reset", EnvError, self.env.reset, **taken)
+        observation = guarded(f"{self._name}.reset", EnvError, self._reset, **taken)
         return self._taken(observation, "reset")
 
     def step(self, tool_name: str, arguments: dict[str, Any]) -> StepResult:
@@ -122,7 +124,7 @@ class OpenEnv(Env):
         if self._over is not None:
             raise EpisodeOverError(f"{tool_name!r} was called {self._over}; call reset() to begin an episode")
         action = self._action(tool_name, arguments)
-        return self._taken(guarded(f"{self._name}.step", EnvError, self.env.step, action), "step")
+        return self._taken(guarded(f"{self._name}.step", EnvError, self._step, action), "step")
 
     def close(self) -> None:
         """Close the environment; more than one call closes it once.
@@ -166,6 +168,23 @@ def _made(cls: type, arguments: Mapping[str, Any]) -> Any:
     except TypeError as error:
         raise ConfigurationError(f"env_kwargs do not fit {cls.__name__}: {error}") from error
     return guarded(f"{cls.__name__}()", EnvError, cls, **arguments)
+
+
+def _is_async(env: Any, method: str) -> bool:
+    """Whether the environment has its own `reset_async` or `step_async`: then that is the one that servers call."""
+    own = getattr(type(env), f"{method}_async", None)
+    base = next((cls for cls in type(env).__mro__ if cls.__module__.startswith("openenv.core.env_server.inter")), None)
+    return own is not None and own is not getattr(base, f"{method}_async", None)
+
+
+def _blocking(env: Any, method: str) -> Callable[..., Any]:
+    """The method that a server of openenv would call, as one that blocks."""
+    if not _is_async(env, method):
+        return getattr(env, method)
+    from openenv.core.utils import run_async_safely  # noqa: PLC0415  # only where an environment of openenv was made
+
+    call = getattr(env, f"{method}_async")
+    return lambda *args, **kwargs: run_async_safely(call(*args, **kwargs))
 
 
 def _named(reset: Callable[..., Any]) -> frozenset[str] | None:
