@@ -137,8 +137,7 @@ class Desk:
         elif not self._place.admit(served) and served.accept():
             active, most = self._place.active, self._place.capacity
             text = f"Server at capacity: {active}/{most} sessions active. Serve with a larger max_concurrent_envs"
-            with served.lock:
-                served.send(error_frame(text, "CAPACITY_REACHED", active_sessions=active, max_sessions=most))
+            served.last_word(error_frame(text, "CAPACITY_REACHED", active_sessions=active, max_sessions=most))
             served.finish(TRY_AGAIN_LATER)
 
 

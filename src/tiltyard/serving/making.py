@@ -50,40 +50,53 @@ class EnvSpec:
     env_config: Mapping[str, Any] = field(default_factory=dict)
     action_cls: Any = None
 
+
+class EnvMaker:
+    """Makes environments, no two of them the same; calling it makes one for a session."""
+
+    def __init__(self, env: EnvSpec) -> None:
+        self._env = env
+        self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
     def describe(self) -> Described:
-        """Make one environment, look at it and close it: what is wrong shows before the server starts.
+        """Make one, look at it and close it: what is wrong shows before the server starts.
 
         Raises:
             ConfigurationError: The entrypoint cannot be loaded or called, or makes no environment.
             EnvError: The environment could not be made.
         """
-        env = guarded(f"making {self.spec!r}", EnvError, build_env, self.spec, self.env_config)
+        env = self._made()
         played = self._played(env)
         try:
-            concurrent = not is_environment(env) or bool(getattr(env, "SUPPORTS_CONCURRENT_SESSIONS", False))
-            action_cls = action_class_of(type(env), self._action_cls()) if is_environment(env) else None
+            native = is_environment(env)
+            concurrent = not native or bool(getattr(env, "SUPPORTS_CONCURRENT_SESSIONS", False))
+            action_cls = action_class_of(type(env), self._action_cls()) if native else None
             return Described(type(env).__name__, schemas_of(played, env, action_cls), concurrent)
         finally:
             played.close()
 
-    def maker(self) -> Callable[[], Played]:
-        """Make environments, no two of them the same."""
-        alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        lock = threading.Lock()
+    def __call__(self) -> Played:
+        """Make one.
 
-        def make() -> Played:
-            env = guarded(f"making {self.spec!r}", EnvError, build_env, self.spec, self.env_config)
-            with lock:
-                if alive.get(id(env)) is env:
-                    raise ConfigurationError(
-                        f"{self.spec!r} returned one environment twice, which would mix two sessions up; return a new "
-                        "one at each call"
-                    )
-                with contextlib.suppress(TypeError):  # an object of a class with slots cannot be watched
-                    alive[id(env)] = env
-            return self._played(env)
+        Raises:
+            ConfigurationError: It is one that was made before.
+            EnvError: The environment's own code failed.
+        """
+        return self._played(self._made())
 
-        return make
+    def _made(self) -> Any:
+        spec = self._env.spec
+        env = guarded(f"making {spec!r}", EnvError, build_env, spec, self._env.env_config)
+        with self._lock:
+            if self._alive.get(id(env)) is env:
+                raise ConfigurationError(
+                    f"{spec!r} returned one environment twice, which would mix two sessions up; return a new one at each "
+                    "call"
+                )
+            with contextlib.suppress(TypeError):  # an object of a class with slots cannot be watched
+                self._alive[id(env)] = env
+        return env
 
     def _played(self, env: Any) -> Played:
         if is_environment(env):
@@ -96,4 +109,5 @@ class EnvSpec:
         return TextPlayed(env) if isinstance(turns, TextTurns) and turns is not env else TurnPlayed(env, turns)
 
     def _action_cls(self) -> Any:
-        return load_entrypoint(self.action_cls) if isinstance(self.action_cls, str) else self.action_cls
+        given = self._env.action_cls
+        return load_entrypoint(given) if isinstance(given, str) else given

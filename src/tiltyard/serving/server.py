@@ -7,7 +7,7 @@ from typing import Any, Self
 from tiltyard._optional import require
 from tiltyard.errors import ConfigurationError
 from tiltyard.serving.desk import Desk, check_token
-from tiltyard.serving.making import Described, EnvSpec
+from tiltyard.serving.making import Described, EnvMaker, EnvSpec
 from tiltyard.serving.place import LocalPlace, Place, ServerReport
 from tiltyard.serving.workers import WorkerPlace
 
@@ -111,11 +111,12 @@ def resolve_env(  # noqa: PLR0913  # the contract's arguments, and what a server
     if call_timeout_s <= 0:
         raise ConfigurationError(f"call_timeout_s must be > 0, got {call_timeout_s!r}")
     env = EnvSpec(spec, dict(env_config or {}), action_cls)
-    described = env.describe()
+    make = EnvMaker(env)
+    described = make.describe()
     capacity = _capacity(described, max_concurrent_envs)
     place: Place
     if workers == 1:
-        place = LocalPlace(env.maker(), capacity, call_timeout_s)
+        place = LocalPlace(make, capacity, call_timeout_s)
     else:
         place = WorkerPlace(env, workers, capacity, call_timeout_s)
     try:

@@ -109,8 +109,8 @@ class Session:
                 played = self._make()
             self.closed_env = False
         except TiltyardError as error:
-            with self.socket.lock:
-                self.socket.send(error_frame(reason(error), "FACTORY_ERROR"))
+            self._release()
+            self.socket.last_word(error_frame(reason(error), "FACTORY_ERROR"))
             return None
         return played
 

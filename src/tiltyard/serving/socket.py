@@ -19,6 +19,7 @@ READ_BYTES = 65_536
 HEAD_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 60
 DRAIN_TIMEOUT_S = 2.0
+LAST_WORD_TIMEOUT_S = 5.0
 UNACKNOWLEDGED_MS = 60_000
 
 
@@ -135,6 +136,16 @@ class ServedSocket:
         if not self._ended:
             self._protocol.send_ping(b"")
             self._flush()
+
+    def last_word(self, message: bytes) -> None:
+        """Send one message before a session could begin, and wait until the client has asked what it answers.
+
+        A client that asks after the close learns of the close only, and dials again.
+        """
+        with self.lock:
+            self.send(message)
+        self.socket.settimeout(LAST_WORD_TIMEOUT_S)
+        self.receive()
 
     def finish(self, code: int = 1000, reason: str = "") -> None:
         """Close it as the protocol asks, and wait for a short time until the other side has too."""

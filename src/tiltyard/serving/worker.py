@@ -8,7 +8,7 @@ import sys
 import threading
 
 from tiltyard.serving.desk import MAX_MESSAGE_BYTES
-from tiltyard.serving.making import EnvSpec
+from tiltyard.serving.making import EnvMaker, EnvSpec
 from tiltyard.serving.place import LocalPlace
 from tiltyard.serving.socket import ServedSocket
 from tiltyard.serving.workers import HEADER, RELEASED, STOPPED
@@ -24,7 +24,7 @@ def main(descriptor: int) -> None:
     sys.path[:] = setup["path"]
     env = EnvSpec(setup["spec"], setup["env_config"], setup["action_cls"])
     place = LocalPlace(
-        env.maker(), setup["capacity"], setup["call_timeout_s"], released=lambda: channel.sendall(RELEASED)
+        EnvMaker(env), setup["capacity"], setup["call_timeout_s"], released=lambda: channel.sendall(RELEASED)
     )
     channel.sendall(RELEASED)
     while (connection := _received(channel)) is not None:
