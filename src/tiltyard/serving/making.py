@@ -91,8 +91,8 @@ class EnvMaker:
         with self._lock:
             if self._alive.get(id(env)) is env:
                 raise ConfigurationError(
-                    f"{spec!r} returned one environment twice, which would mix two sessions up; return a new one at each "
-                    "call"
+                    f"{spec!r} returned one environment twice, which would mix two sessions up; return a new one at "
+                    "each call"
                 )
             with contextlib.suppress(TypeError):  # an object of a class with slots cannot be watched
                 self._alive[id(env)] = env
