@@ -16,7 +16,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
         "import sys; from tiltyard.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("train", "eval", "check", "demo"):
+    for command in ("train", "eval", "rollout", "check", "demo"):
         assert f"  {command}" in found.stdout
     assert not {"torch", "transformers", "numpy", "pydantic", "yaml", "rich"} & set(found.stdout.split())
 
@@ -88,6 +88,23 @@ def test_eval_plays_the_held_out_tasks_with_what_was_learned(write_manifest, tmp
     assert (found["mean"], found["step"], found["turns"]) == (trained["mean"], 3, trained["turns"])
     assert main([*command, str(tmp_path / "two"), "--checkpoint", str(tmp_path)]) == 2
     assert "is no checkpoint, and holds none" in capsys.readouterr().err
+
+
+def test_eval_of_the_local_model_goes_on_after_ctrl_c(write_manifest, read_lines, tmp_path, capsys):
+    """Several samples of each task, no two alike; what was finished is not played again."""
+    (tmp_path / "stop").write_text("6")
+    out, path = tmp_path / "run", str(write_manifest())
+    assert main(["eval", path, "-k", "3", "--out", str(out), "--concurrency", "2"]) == 130
+    kept = read_lines(out / "trajectories.jsonl")
+    assert main(["eval", "--resume", str(out)]) == 0
+    lines = read_lines(out / "trajectories.jsonl")
+    assert (lines[: len(kept)], len(lines), len({line["episode_id"] for line in lines})) == (kept, 12, 12)
+    assert len({tuple(line["ids"]) for line in lines}) > 4
+    printed = capsys.readouterr().out
+    assert "finished 12 of 12 episodes" in printed
+    assert "pass@2" in printed
+    assert "tokens     " in printed
+    assert "clean: " in printed
 
 
 def test_check_says_that_an_environment_is_sound(capsys):
