@@ -11,6 +11,9 @@ T = TypeVar("T")
 MAX_REASON_CHARS = 2000
 """An exception's text longer than this is cut: it goes into every report."""
 
+MAX_SHOWN_CHARS = 200
+"""A value's text longer than this is cut in messages."""
+
 
 def guarded(what: str, error: type[RolloutError], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call code that is not ours, and turn what it raises into the failure of one episode.
@@ -54,5 +57,20 @@ async def guarded_async(
 
 def reason(error: BaseException) -> str:
     """An exception as one text, type first, cut to `MAX_REASON_CHARS`."""
-    text = f"{type(error).__name__}: {error}"
-    return text if len(text) <= MAX_REASON_CHARS else f"{text[:MAX_REASON_CHARS]}… ({len(text)} characters)"
+    return _cut(f"{type(error).__name__}: {_written(error, str)}", MAX_REASON_CHARS)
+
+
+def shown(value: object) -> str:
+    """A value that is not ours as text for a message: its `repr`, cut to `MAX_SHOWN_CHARS`, whatever that does."""
+    return _cut(_written(value, repr), MAX_SHOWN_CHARS)
+
+
+def _written(value: object, write: Callable[[object], str]) -> str:
+    try:
+        return write(value)
+    except Exception as error:  # noqa: BLE001  # a value that cannot be written must not hide what is wrong with it
+        return f"a {type(value).__name__} whose text cannot be had ({type(error).__name__})"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
