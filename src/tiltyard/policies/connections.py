@@ -1,6 +1,7 @@
 """HTTP connections to one server, kept for each event loop as long as something on it uses them."""
 
 import asyncio
+import io
 import ipaddress
 import urllib.request
 from collections.abc import AsyncIterator
@@ -13,6 +14,9 @@ from tiltyard._optional import require
 from tiltyard.errors import ConfigurationError, PolicyError
 
 aiohttp = require("aiohttp", "api")
+
+
+LARGE_BODY_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ class Connections:
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._limits.connect_timeout_s)
         try:
             async with kept.session.post(
-                url, data=body, timeout=timeout, proxy=self._proxy, allow_redirects=False
+                url, data=_sent(body), timeout=timeout, proxy=self._proxy, allow_redirects=False
             ) as response:
                 return Response(response.status, await self._read(response), response.headers.get("Retry-After"))
         except aiohttp.ClientError as error:
@@ -148,6 +152,11 @@ class Connections:
         return aiohttp.ClientSession(
             connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
         )
+
+
+def _sent(body: bytes) -> Any:
+    """A body in the form in which a large one is sent piece by piece, without holding up the loop."""
+    return body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body)
 
 
 def checked_url(base_url: str) -> str:
