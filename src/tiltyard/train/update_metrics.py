@@ -71,8 +71,8 @@ class Tally:
         """Mean over the tokens whose sampler's log-probability is known; there must be one."""
         return self.difference / self.differences
 
-    def add(self, pack: Pack, output: PackOutput, tokens: TokenBatch, terms: TokenTerms, *, fresh: bool) -> None:
-        """Count one pack; `fresh` says that the weights are still those that the sampler used."""
+    def add(self, pack: Pack, output: PackOutput, tokens: TokenBatch, terms: TokenTerms) -> None:
+        """Count one pack."""
         self.tokens += len(pack.targets)
         self.computed += pack.ids.numel()
         self.clipped += terms.clipped.sum().item()
@@ -81,7 +81,7 @@ class Tally:
         self.ratio_max = max(self.ratio_max, terms.ratio.max().item())
         if terms.kl is not None:
             self.kl = (self.kl or 0.0) + terms.kl.sum().item()
-        if fresh:
+        if not self.losses:  # before the first optimiser step, when the weights are still those of the sampler
             apart = (tokens.logp.detach() - pack.sampler).abs()
             apart = apart[~apart.isnan()]
             self.differences += len(apart)
