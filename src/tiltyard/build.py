@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tiltyard.models.trainable import TrainableModel
     from tiltyard.policies.hf import HFPolicy
     from tiltyard.tokens.renderer import Renderer
-    from tiltyard.train.rollout import RunParts, RunPlan
+    from tiltyard.train.plan import RunPlan
+    from tiltyard.train.rollout import RunParts
 
 # What needs torch is imported by the functions that need it: checking a manifest does not.
 # ruff: noqa: PLC0415
@@ -139,7 +140,7 @@ def run_plan(manifest: Manifest, facts: EnvFacts) -> "RunPlan":
     Raises:
         ManifestError: There are fewer held-out rows than `training.eval.tasks`.
     """
-    from tiltyard.train.rollout import EvalPlan, RunPlan
+    from tiltyard.train.plan import EvalPlan, RunPlan
 
     training, planned = manifest.training, manifest.training.eval
     return RunPlan(

@@ -74,6 +74,12 @@ def test_a_change_is_only_called_better_when_the_intervals_are_apart(after, word
     assert words in summary_text({**SUMMARY, "eval_after": after})
 
 
+def test_figures_of_two_metrics_are_not_subtracted():
+    """A success rate and a mean reward have no difference."""
+    reward = {**evaluated(-1.0, -1.0, -1.0), "metric": "reward"}
+    assert "change" not in summary_text({**SUMMARY, "eval_after": reward})
+
+
 def test_an_interrupted_run_says_so_first():
     """It may have no evaluation at all."""
     text = summary_text({**SUMMARY, "interrupted": True, "steps_done": 4, "eval_before": None, "eval_after": None})

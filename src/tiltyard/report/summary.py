@@ -53,7 +53,8 @@ def _improvement(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"before     {score_text(before)}")
     if after:
         lines.append(f"after      {score_text(after)}")
-    if before and after and before["mean"] is not None and after["mean"] is not None:
+    comparable = before and after and before["metric"] == after["metric"]
+    if comparable and before["mean"] is not None and after["mean"] is not None:
         change = after["mean"] - before["mean"]
         lines.append(f"change     {change:+.3f} on held-out tasks: {_comparison(before, after)}")
     return lines

@@ -37,7 +37,11 @@ class Totals:
 
 
 def step_metrics(
-    trajectories: Sequence[Trajectory], *, max_reward: float | None, seconds: Mapping[str, float]
+    trajectories: Sequence[Trajectory],
+    *,
+    max_reward: float | None,
+    seconds: Mapping[str, float],
+    success_known: bool = False,
 ) -> dict[str, Any]:
     """Return the figures of a step's episodes, under names that a reader of `metrics.jsonl` knows.
 
@@ -45,8 +49,9 @@ def step_metrics(
         trajectories: All episodes of the step.
         max_reward: As in `score`.
         seconds: Seconds by phase; tokens a second are those sampled over the seconds of "rollout".
+        success_known: As in `score`.
     """
-    played = score(trajectories, max_reward)
+    played = score(trajectories, max_reward, success_known=success_known)
     rewards = [trajectory.reward for trajectory in trajectories if trajectory.reward is not None]
     sampled = [trajectory.transcript.sampled for trajectory in trajectories if trajectory.transcript]
     took = seconds.get("rollout", 0.0)
