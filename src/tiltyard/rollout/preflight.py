@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tiltyard._boundary import guarded
 from tiltyard.envs.turns import Turns
-from tiltyard.errors import ConfigurationError, RolloutError, TemplateError
+from tiltyard.errors import ConfigurationError, EnvError, RolloutError, TemplateError
 from tiltyard.rollout.front import task_of
 from tiltyard.rollout.sources import EnvSource, Row
 from tiltyard.rollout.workers import EnvWorkers
@@ -127,7 +128,7 @@ def _tried(
         renderer = renderer(bool(tools))
         passed.append("what follows a sampled turn is what the chat template writes there")
     if renderer is None:
-        skipped.append("chat template and tokens (the server's)")
+        skipped.append("chat template and tokens (the server's, or tried when the model is loaded)")
     else:
         _check_tokens(renderer, tools, tokenizer, passed, skipped)
     return PreflightReport(tuple(passed), tuple(skipped), names), renderer
@@ -138,7 +139,7 @@ def _dry_run(env: Callable[[], Turns], task: Task, timeout_s: float | None) -> S
     workers = EnvWorkers(timeout_s, name="tiltyard-preflight")
     turns: Turns | None = None
     try:
-        turns = made = workers.run(env)
+        turns = made = workers.run(lambda: guarded("making the environment", EnvError, env))
         workers.run(lambda: made.start(task))
         return tuple(made.tools())
     except RolloutError as error:
