@@ -126,8 +126,8 @@ class KillsTheServer(SilentEpisodes):
 def test_a_killed_server_costs_no_finished_episode_and_resume_completes_the_rest(
     own_server, manifest, tmp_path, read_lines
 ):
-    """The run ends with 12 finished episodes or more on disk and a reason for each of the others; the server comes back at
-    the same address, and only the others are played again."""
+    """The run ends with at least 12 finished episodes on disk and a reason for each of the others; the server comes
+    back at the same address, and only the others are played again."""
     loaded, out = load_manifest(manifest), tmp_path / "run"
     given = {"split": "train", "tasks": 10, "samples": 4, "url": own_server.base_url, "model": MODEL, "concurrency": 8}
     request = new_request({**given, "timeout_s": 4.0})
