@@ -250,6 +250,17 @@ def test_kept_caches_stay_within_their_bound():
     assert 0 < policy.kept_bytes <= 40_000
 
 
+def test_kept_caches_stay_within_their_bound_during_a_call_too():
+    """A call of many passes keeps no more between them than it may keep afterwards."""
+    model = tiny_model()
+    policy = HFPolicy(model, stop_ids=NEVER, max_batch=1, max_cache_bytes=20_000)
+    kept = []
+    hook = model.register_forward_pre_hook(lambda *_: kept.append(policy.kept_bytes))
+    policy.sample([TokenRequest(str(i), ids(20, i), 6, i) for i in range(8)])
+    hook.remove()
+    assert 0 < max(kept) <= 20_000
+
+
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])
 def test_short_floats_are_sampled_on_the_same_path(dtype, bound):
     """Reuse holds in half precision too; what differs from a full pass is the dtype's rounding."""

@@ -6,7 +6,7 @@ import types
 import pytest
 import torch
 from torch import nn
-from transformers import GPTNeoConfig, GPTNeoForCausalLM, LlamaForCausalLM, LlamaModel
+from transformers import Gemma2Config, Gemma2ForCausalLM, GPTNeoConfig, GPTNeoForCausalLM, LlamaForCausalLM, LlamaModel
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.policies.base import Sampling
@@ -233,6 +233,25 @@ def test_logits_that_are_more_than_a_projection_are_taken_from_the_model():
     model = _Scaled(tiny_model().config).eval()
     plan = check_packing(model)
     assert (plan.packed, plan.decoder) == (True, False)
+
+
+def test_logits_of_a_tree_exist_only_where_they_are_needed_whoever_computes_them():
+    """A model whose logits are more than a projection (Gemma 2 caps them) is told the places."""
+    size = dict(vocab_size=320, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2)
+    config = Gemma2Config(**size, num_key_value_heads=1, head_dim=16, initializer_range=0.25)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Gemma2ForCausalLM(config).eval()
+    assert not check_packing(model).decoder
+    shapes = []
+    model.lm_head.register_forward_hook(lambda _, __, logits: shapes.append(tuple(logits.shape)))
+    rows, plan = _multi_turn_rows(), ForwardPlan(decoder=False)
+    found = token_logprobs(model, rows, Sampling(), plan)
+    (pack,) = plan.packs(rows, 4096)
+    assert shapes == [(1, len(pack.places), 320)]
+    for row, logp in zip(rows, found, strict=True):
+        if row.trained:
+            assert logp.tolist() == pytest.approx(_slow(model, row).tolist(), abs=1e-5)
 
 
 def test_rows_longer_than_the_models_window_are_not_packed():

@@ -234,6 +234,14 @@ def test_every_epoch_and_minibatch_is_an_optimiser_step_against_the_old_policy()
         assert metrics.sampler_difference_max < 1e-4
 
 
+def test_sampler_and_trainer_are_compared_before_the_first_step_only():
+    """Later minibatches meet changed weights; their tokens are not counted as compared either."""
+    algorithm = GRPO(scale_rewards="none", epochs=2, minibatches=2)
+    metrics = Learner(_Whole(), algorithm, SETTINGS).update(build_batch(_groups(tiny_model()), algorithm))
+    first = sum(row.trained for row in build_batch(_groups(tiny_model())[:1], algorithm).groups[0])
+    assert (metrics.tokens_compared, metrics.tokens_trained > first) == (first, True)
+
+
 def test_the_kl_to_the_reference_starts_at_zero_and_grows_with_the_steps():
     """The reference is the model before training."""
     algorithm = GRPO(scale_rewards="none", kl_coef=0.1)

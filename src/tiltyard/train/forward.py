@@ -1,5 +1,6 @@
 """Log-probabilities of the trained tokens under the sampling temperature, and how a model may be asked for them."""
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -152,6 +153,8 @@ def _hidden_and_head(causal: Any, pack: Pack, plan: ForwardPlan) -> tuple[Tensor
     if plan.decoder:
         hidden = causal.get_decoder()(**inputs).last_hidden_state
         return hidden.flatten(0, 1)[pack.places], causal.get_output_embeddings()
+    if len(pack.ids) == 1 and "logits_to_keep" in inspect.signature(causal.forward).parameters:
+        return causal(**inputs, logits_to_keep=pack.places).logits[0], nn.Identity()
     return causal(**inputs).logits.flatten(0, 1)[pack.places], nn.Identity()
 
 

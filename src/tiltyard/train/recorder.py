@@ -65,7 +65,7 @@ class Recorder:
         """Count how far sampler and trainer were apart in one update."""
         mean, most = update.sampler_difference_mean, update.sampler_difference_max
         if mean is not None and most is not None:
-            count = update.tokens_trained
+            count = update.tokens_compared
             self.ledger += Ledger(compared=count, difference_sum=mean * count, difference_max=most)
 
     def state(self) -> dict[str, Any]:

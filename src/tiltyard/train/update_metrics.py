@@ -27,6 +27,7 @@ class UpdateMetrics:
         sampler_difference_mean: Absolute difference in nats between the sampler's log-probabilities and the
             trainer's, before the first optimiser step; None when the sampler gave none.
         sampler_difference_max: The largest.
+        tokens_compared: The tokens of these two figures.
         tokens_counted: The tokens that the loss was averaged over.
         tokens_trained: Those of them with a gradient.
         tokens_computed: Tokens that went through the model, padding included and shared prefixes once.
@@ -44,6 +45,7 @@ class UpdateMetrics:
     entropy: float | None = None
     sampler_difference_mean: float | None = None
     sampler_difference_max: float | None = None
+    tokens_compared: int = 0
     tokens_counted: int = 0
     tokens_trained: int = 0
     tokens_computed: int = 0
@@ -103,6 +105,7 @@ class Tally:
             entropy=self.entropy / self.tokens,
             sampler_difference_mean=self.difference_mean if self.differences else None,
             sampler_difference_max=self.difference_max if self.differences else None,
+            tokens_compared=self.differences,
             tokens_counted=batch.counts.counted_tokens,
             tokens_trained=batch.counts.trained_tokens,
             tokens_computed=self.computed,
