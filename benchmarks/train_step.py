@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trl-micro-batch", type=int, default=GROUP_SIZE)
     parser.add_argument("--only", choices=["ours", "trl"])
     options = parser.parse_args(arguments)
-    if options.steps < 2:  # noqa: PLR2004  # the first is the warm-up
+    if options.steps < 2:
         parser.error(f"--steps must be >= 2, since the first one is not measured; got {options.steps}")
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)

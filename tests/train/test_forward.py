@@ -237,8 +237,16 @@ def test_logits_that_are_more_than_a_projection_are_taken_from_the_model():
 
 def test_logits_of_a_tree_exist_only_where_they_are_needed_whoever_computes_them():
     """A model whose logits are more than a projection (Gemma 2 caps them) is told the places."""
-    size = dict(vocab_size=320, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2)
-    config = Gemma2Config(**size, num_key_value_heads=1, head_dim=16, initializer_range=0.25)
+    config = Gemma2Config(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        initializer_range=0.25,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Gemma2ForCausalLM(config).eval()
