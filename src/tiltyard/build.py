@@ -4,13 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tiltyard._boundary import guarded
 from tiltyard._optional import require
 from tiltyard.envs.turns import Turns, as_turns
-from tiltyard.errors import ConfigurationError, EnvError, ManifestError
-from tiltyard.manifest import EnvironmentSection, Manifest
+from tiltyard.errors import ConfigurationError, ManifestError
+from tiltyard.manifest import Manifest
+from tiltyard.manifest.probing import EnvFacts, env_factory, probe
 from tiltyard.policies.base import Sampling
-from tiltyard.rollout.entrypoint import build_env, load_entrypoint, max_turns_of
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.preflight import PreflightReport, preflight
 from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
@@ -30,63 +29,6 @@ if TYPE_CHECKING:
 
 EVAL_TASKS = 64
 """Tasks of one evaluation where the manifest does not say, or all held-out rows where there are fewer."""
-
-
-@dataclass(frozen=True, slots=True)
-class EnvFacts:
-    """What one throwaway environment said about itself.
-
-    Attributes:
-        max_turns: Turns of one episode: the manifest's, else the environment's own.
-        rows: Training rows; None for an environment that is not made of rows.
-        held_out_rows: Rows of the held-out split (its attribute `evaluation_size`); None when it does not say.
-        tools: Whether it shows tools to the model.
-    """
-
-    max_turns: int
-    rows: int | None
-    held_out_rows: int | None
-    tools: bool
-
-
-def env_factory(section: EnvironmentSection) -> Callable[[], Any]:
-    """Return what makes a new environment at each call, as its entrypoint does.
-
-    Raises:
-        ManifestError: The entrypoint cannot be loaded.
-    """
-    try:
-        target = load_entrypoint(section.entrypoint)
-    except ConfigurationError as error:
-        raise ManifestError(f"environment.entrypoint: {error}") from error
-    if not callable(target):
-        raise ManifestError(
-            f"environment.entrypoint: {section.entrypoint!r} is a {type(target).__name__}; it must be a class or a "
-            "function that returns a new environment"
-        )
-    return lambda: build_env(section.entrypoint, section.env_config)
-
-
-def probe(section: EnvironmentSection, factory: Callable[[], Any]) -> EnvFacts:
-    """Make one environment, ask it, and close it.
-
-    Raises:
-        ManifestError: It cannot be made with this `env_config`, is no environment, or a fact is missing.
-    """
-    try:
-        env = factory()
-        turns = as_turns(env)
-        max_turns = section.max_turns or max_turns_of(env, section.entrypoint)
-    except ConfigurationError as error:
-        raise ManifestError(f"environment: {error}") from error
-    facts = EnvFacts(
-        max_turns=max_turns,
-        rows=getattr(env, "dataset_size", None),
-        held_out_rows=getattr(env, "evaluation_size", None),
-        tools=bool(getattr(env, "tools", None)),
-    )
-    guarded(f"{type(env).__name__}.close", EnvError, turns.close)
-    return facts
 
 
 def limits(manifest: Manifest, facts: EnvFacts) -> Limits:

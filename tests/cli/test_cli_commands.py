@@ -132,7 +132,18 @@ def test_set_is_refused_without_a_manifest(capsys):
     assert "--set changes a manifest" in capsys.readouterr().err
 
 
-def test_a_bug_keeps_its_traceback(write_manifest, tmp_path):
-    """Only errors of our own tree are one message; an error while the environment's file is read is its own."""
-    with pytest.raises(ZeroDivisionError):
-        main(["train", str(write_manifest("1 / 0")), "--out", str(tmp_path / "run")])
+@pytest.mark.parametrize("command", ["check", "train", "rollout"])
+def test_an_error_in_the_environments_file_is_one_message(write_manifest, monkeypatch, tmp_path, capsys, command):
+    """It names the file and the line; nothing is left behind."""
+    monkeypatch.chdir(tmp_path)
+    assert main([command, str(write_manifest("1 / 0"))]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("tiltyard: environment.entrypoint: importing ")
+    assert error.endswith(f"raised ZeroDivisionError: division by zero ({tmp_path}/env.py, line 1)\n")
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_an_environment_that_cannot_be_made_is_one_message(write_manifest, capsys):
+    """What its constructor raises is said with its place, not as a traceback through ours."""
+    assert main(["check", str(write_manifest("class Env:\n    def __init__(self):\n        1 / 0\n"))]) == 2
+    assert capsys.readouterr().err.endswith("env.py, line 3)\n")
