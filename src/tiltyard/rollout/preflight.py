@@ -10,9 +10,9 @@ from tiltyard.errors import ConfigurationError, EnvError, RolloutError, Template
 from tiltyard.rollout.front import task_of
 from tiltyard.rollout.sources import EnvSource, Row
 from tiltyard.rollout.workers import EnvWorkers
-from tiltyard.tokens.renderer import Renderer, make_renderer
+from tiltyard.tokens.renderer import Renderer, TemplateRenderer, make_renderer
 from tiltyard.tools.parsing.family import Family
-from tiltyard.tools.parsing.round_trip import sample_arguments
+from tiltyard.tools.parsing.round_trip import round_trip_problem, sample_arguments
 from tiltyard.tools.schema import ArgumentsCheck
 from tiltyard.types import Message, Task, ToolSchema
 
@@ -195,10 +195,15 @@ def _check_tokens(
     passed.append("the tools are in the prompt")
     for schema in tools:
         name = schema["function"]["name"]
-        if why := _round_trip(renderer, schema, tools):
-            skipped.append(f"a call of {name!r} is read as the chat template writes it ({why})")
-        else:
+        why = _round_trip(renderer, schema, tools)
+        if not why:
             passed.append(f"a call of {name!r} is read as the chat template writes it")
+        elif isinstance(renderer, TemplateRenderer) and renderer.family is not None:
+            if problem := round_trip_problem(renderer.family, schema):
+                raise TemplateError(problem)
+            passed.append(f"a call of {name!r} is read as its family writes it (of the template: {why})")
+        else:
+            skipped.append(f"a call of {name!r} is read as the chat template writes it ({why})")
 
 
 def _check_literal(renderer: Renderer, tokenizer: "PreTrainedTokenizerBase") -> None:
