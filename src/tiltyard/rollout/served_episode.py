@@ -85,9 +85,9 @@ class ServedEpisode:
         """Go on with the policy's answer."""
         if reply.finish_reason == "length" and self.max_tokens < self._limits.max_tokens_per_turn:
             reply = replace(reply, finish_reason="context")
-        self._turns += 1
         if self._transcript is not None:
             self._record(self._transcript, reply)
+        self._turns += 1
         self._bound(reply.context_tokens)
         self._advance(lambda: self._flow.send(reply))
 
