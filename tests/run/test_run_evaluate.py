@@ -115,4 +115,5 @@ def test_totals_count_every_finished_episode():
     totals = Totals()
     for trajectory in (played(1.0, tokens=2), played(0.0, ending=Ending.LENGTH), played(ending=Ending.TOOL_CRASH)):
         totals.add(trajectory)
-    assert totals == Totals(3, 1, 1, {"done": 1, "length": 1, "tool_crash": 1}, 2)
+    endings = {"done": 1, "length": 1, "tool_crash": 1}
+    assert totals == Totals(3, 1, 1, endings, 2, {"tool_crash": "e: EnvError: broke"})

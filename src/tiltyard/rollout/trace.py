@@ -99,7 +99,7 @@ class TraceWriter:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        _cut_unfinished(self.path)
+        cut_unfinished(self.path)
         self._file = self.path.open("ab", buffering=0)
 
     def write(self, trajectory: Trajectory, **extra: Any) -> None:
@@ -146,7 +146,8 @@ def read_traces(path: str | Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _cut_unfinished(path: Path) -> None:
+def cut_unfinished(path: Path) -> None:
+    """Cut off a last line that a crash left unfinished, with a warning; a file that is not there stays so."""
     if not path.exists() or not (size := path.stat().st_size):
         return
     with path.open("rb+") as file:

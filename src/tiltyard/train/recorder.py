@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tiltyard.errors import CheckpointError
 from tiltyard.policies.base import Sampled, TokenPolicy, TokenRequest
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.ledger import Ledger
@@ -73,12 +74,22 @@ class Recorder:
         return {"totals": asdict(self.totals), "ledger": asdict(self.ledger), "success_known": self.success_known}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Count on from there; an empty state is that of a new run."""
-        self.totals = Totals(**state.get("totals", {}))
-        self.success_known = state.get("success_known", False)
-        # JSON has no infinity, which is how far apart a missing number is.
-        kept: dict[str, Any] = {k: math.inf if v is None else v for k, v in state.get("ledger", {}).items()}
-        self.ledger = Ledger(**kept)
+        """Count on from there; an empty state is that of a new run.
+
+        Raises:
+            CheckpointError: It is not such a state.
+        """
+        try:
+            self.totals = Totals(**state.get("totals", {}))
+            self.success_known = state.get("success_known", False)
+            # JSON has no infinity, which is how far apart a missing number is.
+            kept: dict[str, Any] = {k: math.inf if v is None else v for k, v in state.get("ledger", {}).items()}
+            self.ledger = Ledger(**kept)
+        except (TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"run.json is not that of a run of this version ({error}); delete it to go on from the last checkpoint "
+                "without what it counted"
+            ) from error
 
 
 class KeepsLedger(Protocol):
