@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
+from tiltyard._coroutines import awaited
 from tiltyard.errors import ConfigurationError, RolloutError, ToolError
 
 P = ParamSpec("P")
@@ -16,7 +17,7 @@ MAX_SHOWN_CHARS = 200
 
 
 def guarded(what: str, error: type[RolloutError], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call code that is not ours, and turn what it raises into the failure of one episode.
+    """Call code that is not ours, async or not, and turn what it raises into the failure of one episode.
 
     `ToolError`, `RolloutError` and `ConfigurationError` mean what they say and pass; so do
     `MemoryError`, `KeyboardInterrupt` and `SystemExit`, which are not the episode's.
@@ -32,7 +33,7 @@ def guarded(what: str, error: type[RolloutError], call: Callable[P, T], *args: P
         RolloutError: An `error` that names the exception, chained to it.
     """
     try:
-        return call(*args, **kwargs)
+        return awaited(call(*args, **kwargs))
     except (ToolError, RolloutError, ConfigurationError, MemoryError):
         raise
     except Exception as cause:

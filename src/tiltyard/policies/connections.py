@@ -3,6 +3,7 @@
 import asyncio
 import io
 import ipaddress
+import sys
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ aiohttp = require("aiohttp", "api")
 
 
 LARGE_BODY_BYTES = 2**20
+FILES_FOR_OTHERS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class HttpLimits:
     """What bounds the traffic with one server.
 
     Attributes:
-        max_connections: Requests on their way at one time; more wait for their turn.
+        max_connections: Requests on their way at one time, no more than the process may open; others wait.
         connect_timeout_s: For one attempt to connect.
         max_response_bytes: A longer answer fails its episode.
     """
@@ -148,10 +150,21 @@ class Connections:
         raise PolicyError(f"the server's answer has more than max_response_bytes={most} bytes")
 
     def _session(self) -> Any:
-        connector = aiohttp.TCPConnector(limit=self._limits.max_connections, ttl_dns_cache=300)
+        limit = min(self._limits.max_connections, most_sockets())
+        connector = aiohttp.TCPConnector(limit=limit, ttl_dns_cache=300)
         return aiohttp.ClientSession(
             connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
         )
+
+
+def most_sockets() -> int:
+    """How many connections the process may have, some files for others left aside (`ulimit -n`)."""
+    try:
+        import resource  # noqa: PLC0415  # Windows has none, and no such limit
+    except ModuleNotFoundError:
+        return sys.maxsize
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else max(soft - FILES_FOR_OTHERS, 1)
 
 
 def _sent(body: bytes) -> Any:

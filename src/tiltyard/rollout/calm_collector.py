@@ -7,7 +7,7 @@ from typing import Self
 
 ALLOCATIONS_AN_EPISODE = 20
 """With a thousand live episodes the collector's default looks at all their objects so often that it takes 40 % of
-the time of a run; with this many allocations more for each of them between two looks, 5 %."""
+the time of a run; with this many allocations for each of them between two looks, 10 %."""
 
 
 class CalmCollector:
