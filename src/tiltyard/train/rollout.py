@@ -228,13 +228,15 @@ class _Run:
         self._seconds_before = kept.get("seconds", 0.0)
         self.evaluations = dict(kept.get("evaluations", {}))
         newest = newest_checkpoint(self.folder.checkpoints)
-        if newest is None:
-            return
-        checkpoint = load_checkpoint(newest, model=self.parts.model, learner=self.parts.learner)
-        self.done = self.saved = checkpoint.step
-        self.parts.collector.load_state_dict(checkpoint.position)
-        self._position = checkpoint.position
-        self.parts.policy.weights_changed()
+        if newest is not None:
+            checkpoint = load_checkpoint(newest, model=self.parts.model, learner=self.parts.learner)
+            self.done = self.saved = checkpoint.step
+            self._position = checkpoint.position
+            self.parts.policy.weights_changed()
+        # An evaluation since then is kept and not played again: the next one is another, with samples of its own.
+        evaluations = max(self._position["evaluations"], len(self.evaluations))
+        self._position = {**self._position, "evaluations": evaluations}
+        self.parts.collector.load_state_dict(self._position)
 
     def _keep(self) -> None:
         """Keep what a resumed run cannot read from the checkpoint."""
