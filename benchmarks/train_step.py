@@ -35,7 +35,8 @@ from tiltyard.rollout.limits import Limits
 from tiltyard.tokens.renderer import make_renderer
 from tiltyard.train.algorithms import GRPO
 from tiltyard.train.batch import build_batch
-from tiltyard.train.learner import Learner, OptimiserSettings
+from tiltyard.train.learner import Learner
+from tiltyard.train.optimiser import OptimiserSettings
 from tiltyard.types import Task
 
 GROUPS, GROUP_SIZE, MAX_TOKENS = 6, 8, 24
@@ -205,10 +206,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trl-micro-batch", type=int, default=GROUP_SIZE)
     parser.add_argument("--only", choices=["ours", "trl"])
     options = parser.parse_args(arguments)
+    if options.steps < 2:
+        parser.error(f"--steps must be >= 2, since the first one is not measured; got {options.steps}")
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     warnings.simplefilter("ignore")
-    loaded = load_model("smollm2-135m-instruct")
+    loaded = load_model("smollm2-135m-instruct", device="cpu")
     other = LoadedModel(copy.deepcopy(loaded.model), loaded.tokenizer, loaded.name)
     sides: dict[str, Callable[[], Curve]] = {
         "ours": lambda: play_ours(loaded, options.steps),

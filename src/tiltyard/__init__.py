@@ -68,7 +68,8 @@ if TYPE_CHECKING:
     from tiltyard.tools.mcp import McpServer, McpTools, mcp_factory, mcp_tools
     from tiltyard.train.algorithms import GRPO
     from tiltyard.train.batch import Batch, build_batch
-    from tiltyard.train.learner import Learner, OptimiserSettings
+    from tiltyard.train.learner import Learner
+    from tiltyard.train.optimiser import OptimiserSettings
     from tiltyard.train.rollout import train_llm_rollout
     from tiltyard.types import FinishReason, Message, Prompt, Reply, StepResult, Task, ToolCall, ToolSchema, Turn
 
@@ -117,7 +118,7 @@ _HOME = {
     "OpenAI": "tiltyard.policies.openai",
     "OpenEnv": "tiltyard.envs.openenv.embedded",
     "OpenEnvClient": "tiltyard.envs.openenv.client",
-    "OptimiserSettings": "tiltyard.train.learner",
+    "OptimiserSettings": "tiltyard.train.optimiser",
     "Policy": "tiltyard.policies.base",
     "PolicyError": "tiltyard.errors",
     "PreflightReport": "tiltyard.rollout.preflight",

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
+from tiltyard._coroutines import awaited
 from tiltyard.errors import ConfigurationError, RolloutError, ToolError
 
 P = ParamSpec("P")
@@ -11,9 +12,12 @@ T = TypeVar("T")
 MAX_REASON_CHARS = 2000
 """An exception's text longer than this is cut: it goes into every report."""
 
+MAX_SHOWN_CHARS = 200
+"""A value's text longer than this is cut in messages."""
+
 
 def guarded(what: str, error: type[RolloutError], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call code that is not ours, and turn what it raises into the failure of one episode.
+    """Call code that is not ours, async or not, and turn what it raises into the failure of one episode.
 
     `ToolError`, `RolloutError` and `ConfigurationError` mean what they say and pass; so do
     `MemoryError`, `KeyboardInterrupt` and `SystemExit`, which are not the episode's.
@@ -29,7 +33,7 @@ def guarded(what: str, error: type[RolloutError], call: Callable[P, T], *args: P
         RolloutError: An `error` that names the exception, chained to it.
     """
     try:
-        return call(*args, **kwargs)
+        return awaited(call(*args, **kwargs))
     except (ToolError, RolloutError, ConfigurationError, MemoryError):
         raise
     except Exception as cause:
@@ -54,5 +58,20 @@ async def guarded_async(
 
 def reason(error: BaseException) -> str:
     """An exception as one text, type first, cut to `MAX_REASON_CHARS`."""
-    text = f"{type(error).__name__}: {error}"
-    return text if len(text) <= MAX_REASON_CHARS else f"{text[:MAX_REASON_CHARS]}… ({len(text)} characters)"
+    return _cut(f"{type(error).__name__}: {_written(error, str)}", MAX_REASON_CHARS)
+
+
+def shown(value: object) -> str:
+    """A value that is not ours as text for a message: its `repr`, cut to `MAX_SHOWN_CHARS`, whatever that does."""
+    return _cut(_written(value, repr), MAX_SHOWN_CHARS)
+
+
+def _written(value: object, write: Callable[[object], str]) -> str:
+    try:
+        return write(value)
+    except Exception as error:  # noqa: BLE001  # a value that cannot be written must not hide what is wrong with it
+        return f"a {type(value).__name__} whose text cannot be had ({type(error).__name__})"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

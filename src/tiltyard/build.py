@@ -4,14 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tiltyard._boundary import guarded
 from tiltyard._optional import require
-from tiltyard.envs.openenv.remote import RemoteEnvClient
-from tiltyard.envs.turns import Turns, as_turns
-from tiltyard.errors import ConfigurationError, EnvError, ManifestError, RolloutError
-from tiltyard.manifest import EnvironmentSection, Manifest
+from tiltyard.envs.turns import Turns
+from tiltyard.errors import ConfigurationError, ManifestError
+from tiltyard.manifest import Manifest
+from tiltyard.manifest.probing import EnvFacts, env_factory, probe
 from tiltyard.policies.base import Sampling
-from tiltyard.rollout.entrypoint import build_env, load_entrypoint, load_processor, max_turns_of, text_turns
+from tiltyard.rollout.entrypoint import load_processor, text_turns
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.preflight import PreflightReport, preflight
 from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
@@ -23,82 +22,14 @@ if TYPE_CHECKING:
     from tiltyard.models.trainable import TrainableModel
     from tiltyard.policies.hf import HFPolicy
     from tiltyard.tokens.renderer import Renderer
-    from tiltyard.train.rollout import RunParts, RunPlan
+    from tiltyard.train.plan import RunPlan
+    from tiltyard.train.rollout import RunParts
 
 # What needs torch is imported by the functions that need it: checking a manifest does not.
 # ruff: noqa: PLC0415
 
 EVAL_TASKS = 64
 """Tasks of one evaluation where the manifest does not say, or all held-out rows where there are fewer."""
-
-
-@dataclass(frozen=True, slots=True)
-class EnvFacts:
-    """What one throwaway environment said about itself.
-
-    Attributes:
-        max_turns: Turns of one episode: the manifest's, else the environment's own.
-        rows: Training rows; None for an environment that is not made of rows.
-        held_out_rows: Rows of the held-out split (its attribute `evaluation_size`); None when it does not say.
-        tools: Whether it shows tools to the model.
-    """
-
-    max_turns: int
-    rows: int | None
-    held_out_rows: int | None
-    tools: bool
-
-
-def env_factory(section: EnvironmentSection) -> Callable[[], Any]:
-    """Return what makes a new environment at each call, as its entrypoint does; or a client of the one behind its URL.
-
-    Raises:
-        ManifestError: The entrypoint cannot be loaded.
-    """
-    url = section.env_url
-    if url is not None:
-        return lambda: RemoteEnvClient(
-            url,
-            action_field=section.action_field,
-            mcp_tool=section.mcp_tool,
-            request_timeout_s=section.request_timeout_s,
-        )
-    spec = section.source
-    try:
-        target = load_entrypoint(spec)
-    except ConfigurationError as error:
-        raise ManifestError(f"environment.entrypoint: {error}") from error
-    if not callable(target):
-        raise ManifestError(
-            f"environment.entrypoint: {spec!r} is a {type(target).__name__}; it must be a class or a "
-            "function that returns a new environment"
-        )
-    return lambda: build_env(spec, section.env_config)
-
-
-def probe(section: EnvironmentSection, factory: Callable[[], Any]) -> EnvFacts:
-    """Make one environment, ask it, and close it.
-
-    Raises:
-        ManifestError: It cannot be made with this `env_config`, is no environment, or a fact is missing; or its server
-            cannot be reached.
-    """
-    try:
-        env = factory()
-        turns = as_turns(env)
-        max_turns = section.max_turns or max_turns_of(env, section.source)
-        facts = EnvFacts(  # asking a client dials
-            max_turns=max_turns,
-            rows=getattr(env, "dataset_size", None),
-            held_out_rows=getattr(env, "evaluation_size", None),
-            tools=bool(getattr(env, "tools", None)),
-        )
-    except ConfigurationError as error:
-        raise ManifestError(f"environment: {error}") from error
-    except RolloutError as error:
-        raise ManifestError(f"environment.env_url: {error}") from error
-    guarded(f"{type(env).__name__}.close", EnvError, turns.close)
-    return facts
 
 
 def limits(manifest: Manifest, facts: EnvFacts) -> Limits:
@@ -152,7 +83,7 @@ def run_plan(manifest: Manifest, facts: EnvFacts) -> "RunPlan":
     Raises:
         ManifestError: There are fewer held-out rows than `training.eval.tasks`.
     """
-    from tiltyard.train.rollout import EvalPlan, RunPlan
+    from tiltyard.train.plan import EvalPlan, RunPlan
 
     training, planned = manifest.training, manifest.training.eval
     return RunPlan(

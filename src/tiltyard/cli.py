@@ -162,27 +162,30 @@ def _play(arguments: argparse.Namespace) -> int:
     summary = play_manifest(manifest, folder, request, episode_observer())
     print(episodes_text(summary))
     if summary["failed"] or summary["missing"]:
-        print(f"play them again with  tiltyard {arguments.command} --resume {folder.path}")
+        print(f"go on with  tiltyard {arguments.command} --resume {folder.path}")
     if summary["interrupted"]:
         return INTERRUPTED
     return FAILED if summary["failed"] == summary["episodes"] else 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from tiltyard.build import env_factory, probe
+    from tiltyard.build import env_factory, preflight_manifest, probe
     from tiltyard.envs.check import check_env
     from tiltyard.manifest import EnvironmentSection, load_manifest
 
+    manifest: Manifest | None = None
     if arguments.what.endswith(MANIFEST_ENDINGS):
-        section = load_manifest(arguments.what, arguments.set).environment
+        manifest = load_manifest(arguments.what, arguments.set)
+        section = manifest.environment
     elif arguments.set:
         raise ConfigurationError(f"--set changes a manifest, and {arguments.what!r} is an entrypoint")
     else:
         section = EnvironmentSection(env_type="rollout", entrypoint=arguments.what)
     factory = env_factory(section)
-    if arguments.what.endswith(MANIFEST_ENDINGS):
+    if manifest is not None:
         facts = probe(section, factory)
         print(f"{arguments.what}: the manifest is sound; {facts.max_turns} turns, {facts.rows or 'no'} rows")
+        print(preflight_manifest(manifest, facts))
     report = check_env(factory)
     print(report)
     return 0 if report.ok else FAILED

@@ -14,6 +14,7 @@ from tiltyard.build import (
     held_out_tasks,
     limits,
     local_model,
+    preflight_manifest,
     probe,
     sampling,
     turns_factory,
@@ -199,6 +200,7 @@ def _served(manifest: Manifest, facts: EnvFacts, request: Request) -> "tuple[Pla
     from tiltyard.policies.openai import OpenAI
     from tiltyard.rollout.concurrent import ConcurrentRollout
 
+    preflight_manifest(manifest, facts)
     concurrency = _concurrency(manifest, request)
     policy = OpenAI(
         server.model,

@@ -103,12 +103,14 @@ class Prompt:
         new: The messages that came since the policy's last reply (all of them at first).
         tools: The tools that the model may call; empty for a text environment.
         seed: What the randomness of the answer derives from, for policies that can take one; None = unseeded.
+        memo: What a policy keeps from one turn of this episode to the next; None where nothing can be kept.
     """
 
     messages: Sequence[Message]
     new: Sequence[Message]
     tools: Sequence[ToolSchema] = ()
     seed: int | None = None
+    memo: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
         "import sys; from tiltyard.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("train", "eval", "check", "demo"):
+    for command in ("train", "eval", "rollout", "check", "demo"):
         assert f"  {command}" in found.stdout
     assert not {"torch", "transformers", "numpy", "pydantic", "yaml", "rich"} & set(found.stdout.split())
 
@@ -90,6 +90,23 @@ def test_eval_plays_the_held_out_tasks_with_what_was_learned(write_manifest, tmp
     assert "is no checkpoint, and holds none" in capsys.readouterr().err
 
 
+def test_eval_of_the_local_model_goes_on_after_ctrl_c(write_manifest, read_lines, tmp_path, capsys):
+    """Several samples of each task, no two alike; what was finished is not played again."""
+    (tmp_path / "stop").write_text("6")
+    out, path = tmp_path / "run", str(write_manifest())
+    assert main(["eval", path, "-k", "3", "--out", str(out), "--concurrency", "2"]) == 130
+    kept = read_lines(out / "trajectories.jsonl")
+    assert main(["eval", "--resume", str(out)]) == 0
+    lines = read_lines(out / "trajectories.jsonl")
+    assert (lines[: len(kept)], len(lines), len({line["episode_id"] for line in lines})) == (kept, 12, 12)
+    assert len({tuple(line["ids"]) for line in lines}) > 4
+    printed = capsys.readouterr().out
+    assert "finished 12 of 12 episodes" in printed
+    assert "pass@2" in printed
+    assert "tokens     " in printed
+    assert "clean: " in printed
+
+
 def test_check_says_that_an_environment_is_sound(capsys):
     """An entrypoint alone is enough."""
     assert main(["check", "tiltyard.testing.guess:GuessEnv"]) == 0
@@ -115,7 +132,18 @@ def test_set_is_refused_without_a_manifest(capsys):
     assert "--set changes a manifest" in capsys.readouterr().err
 
 
-def test_a_bug_keeps_its_traceback(write_manifest, tmp_path):
-    """Only errors of our own tree are one message; an error while the environment's file is read is its own."""
-    with pytest.raises(ZeroDivisionError):
-        main(["train", str(write_manifest("1 / 0")), "--out", str(tmp_path / "run")])
+@pytest.mark.parametrize("command", ["check", "train", "rollout"])
+def test_an_error_in_the_environments_file_is_one_message(write_manifest, monkeypatch, tmp_path, capsys, command):
+    """It names the file and the line; nothing is left behind."""
+    monkeypatch.chdir(tmp_path)
+    assert main([command, str(write_manifest("1 / 0"))]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("tiltyard: environment.entrypoint: importing ")
+    assert error.endswith(f"raised ZeroDivisionError: division by zero ({tmp_path}/env.py, line 1)\n")
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_an_environment_that_cannot_be_made_is_one_message(write_manifest, capsys):
+    """What its constructor raises is said with its place, not as a traceback through ours."""
+    assert main(["check", str(write_manifest("class Env:\n    def __init__(self):\n        1 / 0\n"))]) == 2
+    assert capsys.readouterr().err.endswith("env.py, line 3)\n")

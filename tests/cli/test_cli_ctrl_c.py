@@ -32,7 +32,7 @@ class Env:
         return "go", {}
 
     def step(self, action):
-        if self.number % 4 == 1:
+        if self.number % 4 == 2:  # the first two are tried out and closed, before the run
             return "", 1.0, True, False, {}
         note("hangs")
         time.sleep(60)
@@ -40,7 +40,7 @@ class Env:
 
     def close(self):
         note(f"closed {self.number}")
-        if self.number and (here / "hold").exists():
+        if self.number > 1 and (here / "hold").exists():
             time.sleep(60)
 '''
 
@@ -81,7 +81,7 @@ def test_the_first_ctrl_c_ends_a_run_whose_environments_hang(start, read_lines, 
     assert (process.returncode, "Traceback" in err) == (130, False)
     assert "interrupted after 0 of 3 steps" in out
     closed = sorted((tmp_path / "notes").read_text().split("closed ")[1:], key=str)
-    assert len(closed) == 1 + 8
+    assert len(closed) == 2 + 8
     assert [(line["episode_id"], line["ending"]) for line in read_lines(tmp_path / "run" / "trajectories.jsonl")] == [
         ("00000-000-00", "done"),
         ("00000-001-00", "done"),
@@ -93,7 +93,7 @@ def test_the_second_ctrl_c_ends_the_process_at_once(start, read_lines, tmp_path)
     (tmp_path / "hold").touch()
     process = start()
     process.send_signal(signal.SIGINT)
-    wait_for(process, tmp_path / "notes", "closed", 1 + 8)
+    wait_for(process, tmp_path / "notes", "closed", 2 + 8)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130

@@ -49,6 +49,20 @@ def test_what_needs_several_instances_is_skipped_for_one():
     assert env.closed == 0
 
 
+class Silent(Sound):
+    def reset(self, seed=None):
+        super().reset(seed)
+        return "", {}
+
+    def step(self, action):
+        return None
+
+
+def test_a_warning_about_the_reset_does_not_end_the_check():
+    """Tasks may bring the messages; what is wrong with the steps is found all the same."""
+    assert ("an episode can be played", "error") in found(check_env(Silent))
+
+
 def test_what_the_check_made_it_closes():
     """Each environment of the factory is given back."""
     made = []

@@ -39,6 +39,14 @@ def test_every_kind_of_template_takes_tools_or_says_so(template):
     assert "a call of 'add' is read as the chat template writes it" in report.passed
 
 
+def test_a_template_that_opens_the_thinking_is_tried_with_its_family():
+    """Its history lacks what the prompt opens, so that it does not write a call as the model does."""
+    with pytest.warns(UserWarning, match="rewrites history"):
+        report = preflight(tokenizer=byte_tokenizer("generation"), tools=SCHEMAS[:1])
+    [said] = [line for line in report.passed if "'add'" in line]
+    assert said.startswith("a call of 'add' is read as its family writes it")
+
+
 def test_calls_of_another_family_than_the_template_writes_are_refused():
     """Rows A17 and T20: a run of which no call is read would be a silent run with zero calls."""
     with pytest.raises(TemplateError, match="the parser of the model's own"):

@@ -222,3 +222,17 @@ def test_an_override_is_checked_like_the_file():
         "  an override is section.key=value, got 'steps'\n"
         "  training.stps: unknown key; did you mean training.steps?"
     )
+
+
+def test_a_character_that_yaml_does_not_have_is_named_by_its_line(tmp_path):
+    """A NUL in a text file is no YAML."""
+    (tmp_path / "m.yaml").write_text("model: {}\nenvironment: a\0b\n")
+    with pytest.raises(ManifestError, match=r"line 2: not valid YAML: it holds the character U\+0000"):
+        load_manifest(tmp_path / "m.yaml")
+
+
+def test_a_path_through_a_file_cannot_be_read(tmp_path):
+    """The system's own word for it, without a traceback."""
+    (tmp_path / "m.yaml").write_text("")
+    with pytest.raises(ManifestError, match=r"m\.yaml/x cannot be read: Not a directory"):
+        load_manifest(tmp_path / "m.yaml" / "x")

@@ -103,6 +103,17 @@ def test_sampling_weights_give_the_logits_of_the_adapter():
         torch.testing.assert_close(logits(made), beside, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+@pytest.mark.filterwarnings("ignore:Model (with|has) `tie_word_embeddings=True`:UserWarning")  # which is what is tested
+def test_an_adapter_on_one_of_two_tied_matrices_leaves_the_other_alone(target):
+    """Head and embeddings are one tensor: merging into it would put the adapter into both."""
+    made = make_trainable(tiny_model(), "lora", lora=LoraSettings(rank=2, targets=[target, "q_proj"]))
+    change(made)
+    beside = logits(made)
+    with made.sampling_weights():
+        torch.testing.assert_close(logits(made), beside, atol=1e-4, rtol=1e-4)
+
+
 def test_sampling_weights_may_be_entered_inside_themselves():
     """The inner one neither merges again nor restores early."""
     made = toy(0.5)

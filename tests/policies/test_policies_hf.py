@@ -9,6 +9,7 @@ from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,
     GPT2Config,
+    GPTNeoConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
@@ -184,6 +185,35 @@ def test_a_changed_history_is_noticed_counted_and_computed_anew():
     assert result.logprobs == pytest.approx(logprobs(model, other, result.ids), abs=1e-4)
 
 
+@pytest.mark.parametrize("again", [[5, 6, 7, 8, 9], [5, 6, 7]])
+def test_a_history_that_was_cut_back_sees_nothing_of_what_was_cut(again):
+    """Where the kept cache has room for the whole turn, it still holds what came after the cut."""
+    model = tiny_model()
+    policy = HFPolicy(model, stop_ids=frozenset(range(300)))
+    policy.sample([TokenRequest("a", [5, 6, 7, 8, 9], 20, 0)])
+    (result,) = policy.sample([TokenRequest("a", again, 3, 1)])
+    assert result.logprobs == pytest.approx(logprobs(model, again, result.ids), abs=1e-4)
+
+
+def test_local_attention_that_counts_places_is_not_given_gaps():
+    """GPT-Neo's windows run over places in the cache, so a gap in a row would push tokens out of sight."""
+    config = GPTNeoConfig(
+        vocab_size=100,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        attention_types=[[["global", "local"], 1]],
+        window_size=32,
+        initializer_range=0.25,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config).eval()
+    policy = HFPolicy(model, stop_ids=NEVER)
+    sequences = {"long": ids(70, 1, vocabulary=100), "short": ids(40, 2, vocabulary=100)}
+    assert largest_difference(model, policy, sequences, turns=2) < 1e-4
+
+
 def test_changed_weights_drop_every_cache():
     """After `weights_changed` the samples are those of the new weights."""
     model = tiny_model()
@@ -218,6 +248,17 @@ def test_kept_caches_stay_within_their_bound():
     sequences = {str(i): ids(20, i) for i in range(8)}
     assert largest_difference(model, policy, sequences) < 1e-4
     assert 0 < policy.kept_bytes <= 40_000
+
+
+def test_kept_caches_stay_within_their_bound_during_a_call_too():
+    """A call of many passes keeps no more between them than it may keep afterwards."""
+    model = tiny_model()
+    policy = HFPolicy(model, stop_ids=NEVER, max_batch=1, max_cache_bytes=20_000)
+    kept = []
+    hook = model.register_forward_pre_hook(lambda *_: kept.append(policy.kept_bytes))
+    policy.sample([TokenRequest(str(i), ids(20, i), 6, i) for i in range(8)])
+    hook.remove()
+    assert 0 < max(kept) <= 20_000
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])

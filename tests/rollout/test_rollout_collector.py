@@ -6,7 +6,7 @@ import threading
 import pytest
 from rollout_envs import GuessEnv, Recorder, WordEnv, going, over
 
-from tiltyard.errors import ConfigurationError, GroupMismatchError
+from tiltyard.errors import ConfigurationError, EnvTimeoutError, GroupMismatchError
 from tiltyard.rollout.collector import RolloutCollector
 from tiltyard.rollout.harness import RolloutHarness
 from tiltyard.rollout.limits import Limits
@@ -171,6 +171,35 @@ def test_a_replacement_that_cannot_be_made_fails_its_episode_only():
     endings = [[member.ending for member in source.collect()[0].members] for _ in range(3)]
     assert endings == [[Ending.ENV_ERROR, Ending.DONE], [Ending.ENV_ERROR, Ending.DONE], [Ending.DONE, Ending.DONE]]
     source.close()
+
+
+def test_a_replacement_whose_making_hangs_fails_its_episode_and_delays_no_other():
+    """The call has the deadline of a step; what comes too late is closed and never played in."""
+    gate, made = threading.Event(), []
+
+    def factory():
+        made.append(Recorder(RuntimeError("boom") if not made else over()))
+        if len(made) == 3:
+            gate.wait()
+        return made[-1]
+
+    source = collector(factory, 1, 2, script=["x"], limits=Limits(step_timeout_s=0.3))
+    source.collect()
+    [first, second] = source.collect()[0].members
+    assert (first.ending, second.ending) == (Ending.ENV_ERROR, Ending.DONE)
+    assert first.error.startswith("EnvTimeoutError: the environment did not return within step_timeout_s=0.3")
+    assert [member.ending for member in source.collect()[0].members] == [Ending.DONE] * 2
+    gate.set()
+    source.close()
+    assert [env.resets for env in made] == [1, 3, 0, 1]
+
+
+def test_an_environment_that_hangs_while_it_is_made_stops_the_start_of_a_run():
+    """Nothing could be played; the error says which bound it passed."""
+    gate = threading.Event()
+    with pytest.raises(EnvTimeoutError, match=r"step_timeout_s=0\.1 .*environment\.request_timeout_s"):
+        collector(gate.wait, limits=Limits(step_timeout_s=0.1))
+    gate.set()
 
 
 class BadClose(Recorder):

@@ -5,7 +5,7 @@ import pytest
 from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.transcript import Transcript
-from tiltyard.train.evaluate import score
+from tiltyard.train.evaluate import as_success, score
 from tiltyard.train.metrics import Totals, step_metrics
 from tiltyard.types import Task
 
@@ -33,6 +33,26 @@ def test_an_episode_that_ended_without_the_word_did_not_succeed():
     """Once the environment speaks of success, silence is not success."""
     found = score([played(1.0, success=True), played(1.0, ending=Ending.MAX_TURNS)])
     assert (found.value.mean, found.value.n, found.truncated) == (0.5, 2, 1)
+
+
+def test_a_word_elsewhere_in_the_run_makes_silent_episodes_ones_without_success():
+    """An evaluation whose episodes were all cut before their end is still measured in successes."""
+    found = score([played(-1.0, ending=Ending.LENGTH)] * 4, success_known=True)
+    assert (found.metric, found.value.mean, found.value.n) == ("success", 0.0, 4)
+
+
+def test_a_silent_evaluation_is_restated_once_the_environment_speaks():
+    """Results before and after training are of one metric, or cannot be compared; failed ones still do not count."""
+    silent = [played(-1.0, ending=Ending.LENGTH)] * 4
+    before = score([*silent, played(ending=Ending.ENV_ERROR)]).as_dict()
+    assert before["metric"] == "reward"
+    assert as_success(before) == score([*silent, played(ending=Ending.ENV_ERROR)], success_known=True).as_dict()
+
+
+def test_an_evaluation_of_success_is_not_restated():
+    """What was counted stays."""
+    counted = score([played(1.0, success=True), played(0.0)]).as_dict()
+    assert as_success(counted) == counted
 
 
 def test_without_the_word_success_is_the_highest_reward():
@@ -95,4 +115,5 @@ def test_totals_count_every_finished_episode():
     totals = Totals()
     for trajectory in (played(1.0, tokens=2), played(0.0, ending=Ending.LENGTH), played(ending=Ending.TOOL_CRASH)):
         totals.add(trajectory)
-    assert totals == Totals(3, 1, 1, {"done": 1, "length": 1, "tool_crash": 1}, 2)
+    endings = {"done": 1, "length": 1, "tool_crash": 1}
+    assert totals == Totals(3, 1, 1, endings, 2, {"tool_crash": "e: EnvError: broke"})

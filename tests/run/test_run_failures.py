@@ -26,7 +26,7 @@ class Env:
     dataset_size = 20
 
     def __init__(self):
-        self.number = next(made) - 1  # the first one is only asked for its facts
+        self.number = next(made) - 2  # the first two are tried out and closed, before the run
         self.let_go = threading.Event()
 
     def reset(self, seed=None, row_index=None, evaluation=None):
@@ -133,7 +133,7 @@ class Env:
     def step(self, action):
         return "", float(len(action)), True, False, {}
     def close(self):
-        if Env.made > 1:  # not the one that is only asked for its facts
+        if Env.made > 2:  # not those that are tried out before the run
             raise OSError("the socket is gone")
 """
     path = write_manifest(env)

@@ -5,10 +5,13 @@ import math
 
 import pytest
 
-from tiltyard.errors import ConfigurationError
+from tiltyard.errors import CheckpointError, ConfigurationError
 from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.trace import read_traces
 from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.train.interrupt import Interrupts
+from tiltyard.train.observer import SilentObserver
+from tiltyard.train.recorder import Recorder
 from tiltyard.train.run_folder import RunFolder
 from tiltyard.types import Task
 
@@ -75,3 +78,41 @@ def test_state_is_kept_beside_what_was_kept_before(tmp_path):
     folder.write_state(evaluations={"eval_before": {"mean": 0.5}})
     folder.close()
     assert folder.read_state() == {"attempts": 1, "seconds": 1.0, "evaluations": {"eval_before": {"mean": 0.5}}}
+
+
+@pytest.mark.parametrize("text", ['{"attempts":', "[1]"])
+def test_a_damaged_state_is_named_and_changes_nothing(tmp_path, text):
+    """The way on is said: without what it counted."""
+    RunFolder.create(tmp_path / "run", "a: 1\n").close()
+    (tmp_path / "run" / "run.json").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"run\.json is damaged.* delete it to go on without what it counted"):
+        RunFolder.resume(tmp_path / "run", "a: 2\n")
+    assert (tmp_path / "run" / "config.yaml").read_text() == "a: 1\n"
+
+
+def test_a_line_of_metrics_that_a_crash_cut_is_taken_away(tmp_path):
+    """The next line would otherwise be written behind it, and both be lost."""
+    with RunFolder.create(tmp_path / "run", "a: 1\n") as folder:
+        folder.write_metrics({"step": 1})
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"attempt": 0, "st')
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: the last line was cut by a crash"):
+        folder = RunFolder.resume(tmp_path / "run", "a: 1\n")
+    with folder:
+        folder.write_metrics({"step": 2})
+        assert [line["step"] for line in folder.metrics()] == [1, 2]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    """A path through a file is none."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"file/run cannot be made: Not a directory; give another --out"):
+        RunFolder.create(tmp_path / "file" / "run", "a: 1\n")
+
+
+def test_counts_of_another_version_are_refused(tmp_path):
+    """Counting on from figures that mean something else would give wrong ones."""
+    with RunFolder.create(tmp_path / "run", "a: 1\n") as folder:
+        recorder = Recorder(folder, SilentObserver(), Interrupts())
+        with pytest.raises(CheckpointError, match=r"run\.json is not that of a run of this version .*'nope'"):
+            recorder.load_state({"totals": {"nope": 1}})

@@ -28,6 +28,7 @@ SUMMARY = {
     "failed": 3,
     "truncated": 40,
     "endings": {"done": 1639, "length": 40, "env_error": 3},
+    "errors": {"env_error": "00003-001-02: EnvError: Guess.step raised OSError: gone\nand more"},
     "leaked": 0,
     "ledger": {"verdict": "clean: every prompt extended"},
 }
@@ -40,6 +41,7 @@ STEP = {
     "tokens_per_s": 123.4,
     "failed": 1,
     "truncated": 0,
+    "skipped": False,
 }
 
 
@@ -55,6 +57,7 @@ def test_the_summary_says_what_improved_what_failed_and_whether_to_trust_the_tok
         "change     +0.670 on held-out tasks: better, the 95 % intervals are apart",
         "episodes   1682 played, 3 failed, 40 truncated (1639 done, 40 length, 3 env_error)",
         "           env_error: the environment raised, hung or broke its protocol",
+        "           such as: 00003-001-02: EnvError: Guess.step raised OSError: gone",
         "tokens     clean: every prompt extended",
         "leases     leaked=0",
         "folder     /runs/one",
@@ -72,6 +75,12 @@ def test_the_summary_says_what_improved_what_failed_and_whether_to_trust_the_tok
 def test_a_change_is_only_called_better_when_the_intervals_are_apart(after, words):
     """A higher mean within the noise is called chance."""
     assert words in summary_text({**SUMMARY, "eval_after": after})
+
+
+def test_figures_of_two_metrics_are_not_subtracted():
+    """A success rate and a mean reward have no difference."""
+    reward = {**evaluated(-1.0, -1.0, -1.0), "metric": "reward"}
+    assert "change" not in summary_text({**SUMMARY, "eval_after": reward})
 
 
 def test_an_interrupted_run_says_so_first():
@@ -109,6 +118,13 @@ def test_without_a_terminal_there_is_one_plain_line_a_step():
         "eval_after: 2 episodes",
         "eval_after: success 0.890 [0.830, 0.920] (n=200), reward 2.500, turns 3.2, turns to success 2.5",
     ]
+
+
+def test_a_step_that_taught_nothing_says_so():
+    """All groups did equally well or badly, or failed: the weights stayed as they were."""
+    stream = io.StringIO()
+    PlainProgress(stream).step_finished({**STEP, "skipped": True})
+    assert "1 failed  nothing to learn from" in stream.getvalue()
 
 
 def test_a_stream_that_is_no_terminal_gets_plain_lines():

@@ -31,9 +31,9 @@ SIX_ROWS = "{steps: 3, batch_size: 2, seed: 7, save_every: 1, eval: {tasks: 0}}"
 
 
 def played(read_lines, run):
-    """What was sampled for each episode of training, by step and id; of one played twice, the last."""
-    lines = [line for line in read_lines(run / "trajectories.jsonl") if line["phase"] == "train"]
-    return {(line["step"], line["episode_id"]): (line["task"], line["ids"]) for line in lines}
+    """What was sampled for each episode, by phase, step and id; of one played twice, the last."""
+    lines = read_lines(run / "trajectories.jsonl")
+    return {(line["phase"], line["step"], line["episode_id"]): (line["task"], line["ids"]) for line in lines}
 
 
 def answers_so_far(path):

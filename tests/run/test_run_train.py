@@ -96,3 +96,13 @@ def test_when_the_manifest_does_not_say_all_held_out_rows_are_played(write_manif
         path, tmp_path / "run", "training.eval.tasks=null", "training.steps=1", "training.eval.before=false"
     )
     assert (summary["eval_before"], summary["eval_after"]["episodes"]) == (None, 6)
+
+
+def test_both_evaluations_are_of_success_where_only_training_spoke_of_it(write_manifest, train, letters, tmp_path):
+    """Otherwise a success rate before would be compared with a mean reward after."""
+    silent = letters.replace(
+        '{"success": share > 0.5, "valid": share > 0}', '{"success": False} if self.speaks else {}'
+    ).replace("self.turn = 0\n", "self.turn, self.speaks = 0, not evaluation\n")
+    summary = train(write_manifest(silent), tmp_path / "run", "training.steps=1")
+    assert [summary[name]["metric"] for name in ("eval_before", "eval_after")] == ["success", "success"]
+    assert [summary[name]["mean"] for name in ("eval_before", "eval_after")] == [0.0, 0.0]

@@ -6,7 +6,7 @@ import types
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaForCausalLM, LlamaModel
+from transformers import Gemma2Config, Gemma2ForCausalLM, GPTNeoConfig, GPTNeoForCausalLM, LlamaForCausalLM, LlamaModel
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.policies.base import Sampling
@@ -70,6 +70,16 @@ def test_a_shared_prefix_is_computed_once():
     """The tree holds each distinct prefix once: 3 of prompt, 4 + 1 + 2 + 3 behind it, and 3 of the row apart."""
     (pack,) = tree_packs(_multi_turn_rows(), 4096)
     assert pack.ids.numel() == 3 + 4 + 1 + 2 + 3 + 3
+
+
+def test_a_row_alone_needs_no_mask_of_ours():
+    """A mask over all pairs of a long episode's tokens would be the largest tensor of the step."""
+    long, short = _row("long", range(1, 60), [0] * 20 + [1] * 39), _row("short", [1, 2, 9], [0, 0, 1])
+    assert [pack.attention.shape for pack in tree_packs([long, long], 100)] == [(1, 59)]
+    assert [pack.attention.shape for pack in tree_packs([long, short], 100)] == [(1, 1, 60, 60)]
+    model = tiny_model()
+    for found in token_logprobs(model, [long, long], Sampling(), PACKED):
+        assert found.tolist() == pytest.approx(_slow(model, long).tolist(), abs=1e-5)
 
 
 def test_a_token_sees_itself_and_its_ancestors_only():
@@ -186,6 +196,29 @@ def test_a_model_whose_attention_takes_no_mask_of_ours_is_not_tried():
     assert "flash_attention_2" in plan.reason
 
 
+def test_local_attention_that_counts_places_is_not_packed():
+    """GPT-Neo's windows run over the places in the pack, which are not the positions in a row."""
+    config = GPTNeoConfig(vocab_size=320, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["local"], 2]])
+    plan = check_packing(GPTNeoForCausalLM(config).eval())
+    assert (plan.packed, plan.decoder) == (False, True)
+
+
+class _Positionless(LlamaForCausalLM):
+    """A model that counts its positions itself."""
+
+    def forward(self, input_ids, attention_mask, use_cache):
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, use_cache=use_cache)
+
+
+def test_a_model_that_takes_no_positions_trains_on_plain_rows():
+    """A tree needs positions of its own; rows side by side do not."""
+    model = _Positionless(tiny_model().config).eval()
+    model.get_decoder = lambda: None
+    plan = check_packing(model)
+    assert (plan.packed, plan.decoder) == (False, False)
+    assert "position_ids" in plan.reason
+
+
 class _Scaled(LlamaForCausalLM):
     """A model that scales its logits behind the projection."""
 
@@ -200,6 +233,33 @@ def test_logits_that_are_more_than_a_projection_are_taken_from_the_model():
     model = _Scaled(tiny_model().config).eval()
     plan = check_packing(model)
     assert (plan.packed, plan.decoder) == (True, False)
+
+
+def test_logits_of_a_tree_exist_only_where_they_are_needed_whoever_computes_them():
+    """A model whose logits are more than a projection (Gemma 2 caps them) is told the places."""
+    config = Gemma2Config(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        initializer_range=0.25,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Gemma2ForCausalLM(config).eval()
+    assert not check_packing(model).decoder
+    shapes = []
+    model.lm_head.register_forward_hook(lambda _, __, logits: shapes.append(tuple(logits.shape)))
+    rows, plan = _multi_turn_rows(), ForwardPlan(decoder=False)
+    found = token_logprobs(model, rows, Sampling(), plan)
+    (pack,) = plan.packs(rows, 4096)
+    assert shapes == [(1, len(pack.places), 320)]
+    for row, logp in zip(rows, found, strict=True):
+        if row.trained:
+            assert logp.tolist() == pytest.approx(_slow(model, row).tolist(), abs=1e-5)
 
 
 def test_rows_longer_than_the_models_window_are_not_packed():

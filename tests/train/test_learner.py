@@ -18,7 +18,8 @@ from tiltyard.testing.model import tiny_model
 from tiltyard.tokens.transcript import Transcript
 from tiltyard.train.algorithms import GRPO
 from tiltyard.train.batch import build_batch
-from tiltyard.train.learner import Learner, OptimiserSettings
+from tiltyard.train.learner import Learner
+from tiltyard.train.optimiser import OptimiserSettings
 from tiltyard.types import Task
 
 PLAIN = GRPO(scale_rewards="none")
@@ -87,9 +88,8 @@ def _gradient(algorithm, batch, **options):
     """The gradient of an update, read off plain gradient descent."""
     trainable = _Whole()
     before = torch.cat([p.detach().flatten().clone() for p in trainable.parameters()])
-    learner = Learner(trainable, algorithm, dataclasses.replace(SETTINGS, max_grad_norm=None), **options)
-    learner._optimiser = torch.optim.SGD(trainable.parameters(), lr=1.0)  # Adam hides the gradient's size
-    learner.settings = OptimiserSettings(learning_rate=1.0, max_grad_norm=None)
+    learner = Learner(trainable, algorithm, OptimiserSettings(learning_rate=1.0, max_grad_norm=None), **options)
+    learner._optimiser._rule = torch.optim.SGD(trainable.parameters(), lr=1.0)  # Adam hides the gradient's size
     metrics = learner.update(batch)
     after = torch.cat([p.detach().flatten() for p in trainable.parameters()])
     return metrics, before - after
@@ -234,6 +234,14 @@ def test_every_epoch_and_minibatch_is_an_optimiser_step_against_the_old_policy()
         assert metrics.sampler_difference_max < 1e-4
 
 
+def test_sampler_and_trainer_are_compared_before_the_first_step_only():
+    """Later minibatches meet changed weights; their tokens are not counted as compared either."""
+    algorithm = GRPO(scale_rewards="none", epochs=2, minibatches=2)
+    metrics = Learner(_Whole(), algorithm, SETTINGS).update(build_batch(_groups(tiny_model()), algorithm))
+    first = sum(row.trained for row in build_batch(_groups(tiny_model())[:1], algorithm).groups[0])
+    assert (metrics.tokens_compared, metrics.tokens_trained > first) == (first, True)
+
+
 def test_the_kl_to_the_reference_starts_at_zero_and_grows_with_the_steps():
     """The reference is the model before training."""
     algorithm = GRPO(scale_rewards="none", kl_coef=0.1)
@@ -274,7 +282,7 @@ def test_a_long_gradient_is_scaled_down_and_its_own_norm_is_reported():
     batch = build_batch(_groups(tiny_model()), PLAIN)
     trainable = _Whole()
     learner = Learner(trainable, PLAIN, OptimiserSettings(learning_rate=1.0, max_grad_norm=0.5))
-    learner._optimiser = torch.optim.SGD(trainable.parameters(), lr=1.0)  # Adam hides the gradient's size
+    learner._optimiser._rule = torch.optim.SGD(trainable.parameters(), lr=1.0)  # Adam hides the gradient's size
     before = torch.cat([p.detach().flatten().clone() for p in trainable.parameters()])
     metrics = learner.update(batch)
     moved = before - torch.cat([p.detach().flatten() for p in trainable.parameters()])

@@ -15,7 +15,8 @@ from tiltyard.tokens.transcript import Transcript
 from tiltyard.train.algorithms import GRPO
 from tiltyard.train.batch import build_batch
 from tiltyard.train.checkpoint import load_checkpoint, save_checkpoint
-from tiltyard.train.learner import Learner, OptimiserSettings
+from tiltyard.train.learner import Learner
+from tiltyard.train.optimiser import OptimiserSettings
 from tiltyard.types import Task
 
 MODES = ["full", "last:1", "lora"]

@@ -59,7 +59,7 @@ def check_env(
             passed.append(name)
         elif all(finding.message in known for finding in found):
             skipped.append(f"{name} (stopped by an error that is told already)")
-        if found and check is _opens:
+        if check is _opens and any(finding.level == "error" for finding in found):
             skipped += [f"{other} (it cannot be opened)" for other, _, _ in _CHECKS[1:]]
             break
     known = {finding.message for finding in findings}

@@ -7,7 +7,7 @@ from typing import Any
 from tiltyard._boundary import guarded
 from tiltyard.envs.observation import MAX_OBSERVATION_CHARS, TRUNCATED_MARK, clip_observation, process_observation
 from tiltyard.envs.opening import system_messages
-from tiltyard.envs.result import text_reset, text_step
+from tiltyard.envs.result import text_reset, text_step, usable_schemas
 from tiltyard.errors import ConfigurationError, EnvError, EpisodeOverError, ToolError
 from tiltyard.tools.manager import ERROR
 from tiltyard.tools.messages import text_with_calls, tool_message
@@ -132,10 +132,14 @@ def reset_options(env: Any) -> frozenset[str]:
 
 def _text_tools(env: Any) -> list[ToolSchema]:
     """The optional attribute `tools` of a text environment, a list or a method."""
-    tools: Any = getattr(env, "tools", None)
-    if callable(tools):
-        tools = guarded(f"{type(env).__name__}.tools", EnvError, tools)
-    return list(tools or ())
+    name = f"{type(env).__name__}.tools"
+
+    def listed() -> list[ToolSchema]:
+        tools: Any = getattr(env, "tools", None)
+        given: Any = tools() if callable(tools) else tools
+        return list(given or ())
+
+    return usable_schemas(guarded(name, EnvError, listed), name)
 
 
 def _answered(calls: Sequence[ToolCall], text: str) -> tuple[Message, ...]:

@@ -8,6 +8,7 @@ from tiltyard._boundary import guarded
 from tiltyard.envs.base import Env
 from tiltyard.envs.observation import MAX_OBSERVATION_CHARS, TRUNCATED_MARK, clip_observation, process_observation
 from tiltyard.envs.opening import system_messages
+from tiltyard.envs.result import usable_schemas
 from tiltyard.envs.tool import EnvTool, EpisodeRecord
 from tiltyard.errors import ConfigurationError, EnvError, LostSessionError
 from tiltyard.tools.at_once import run_at_once
@@ -133,14 +134,15 @@ class ToolTurns:
     def _use_tools_of(self, env: Env) -> None:
         """Offer what the environment offers in this episode; the tools are made anew only when they changed."""
         name = f"{type(env).__name__}.tools"
-        schemas = guarded(name, EnvError, env.tools)
-        if self._schemas is not None and schemas == self._schemas:
+        schemas: list[ToolSchema] = guarded(name, EnvError, lambda: list(env.tools()))
+        if self._schemas is not None and guarded(name, EnvError, lambda: schemas == self._schemas):
             return
+        usable_schemas(schemas, name)
         try:
             self._manager = ToolManager(EnvTool.from_schemas(env, schemas))
         except ConfigurationError as error:
             raise EnvError(f"{name} gave tools that cannot be used: {error}") from error
-        self._schemas = list(schemas)
+        self._schemas = schemas
 
     def _shown(self, observation: Any, marks: dict[str, Any]) -> str:
         text, cut = clip_observation(process_observation(observation), self._max_chars)

@@ -6,6 +6,8 @@ from typing import Any
 from tiltyard._boundary import guarded
 from tiltyard.envs.base import Env, TurnEnv
 from tiltyard.envs.observation import MAX_OBSERVATION_CHARS
+from tiltyard.envs.opening import checked_messages
+from tiltyard.envs.result import flag, info_of, scored, usable_schemas
 from tiltyard.envs.text_turns import TextTurns
 from tiltyard.envs.tool_turns import ToolTurns
 from tiltyard.errors import ConfigurationError, EnvError
@@ -36,7 +38,8 @@ class GuardedTurns:
             RolloutError: The environment failed.
         """
         turn = self._checked("start", guarded(f"{self._name}.start", EnvError, self._turns.start, task))
-        self._tools = tuple(guarded(f"{self._name}.tools", EnvError, self._turns.tools))
+        name = f"{self._name}.tools"
+        self._tools = tuple(usable_schemas(guarded(name, EnvError, lambda: list(self._turns.tools())), name))
         return turn
 
     def reply(self, reply: Reply) -> Turn:
@@ -64,7 +67,15 @@ class GuardedTurns:
     def _checked(self, method: str, turn: Any) -> Turn:
         if not isinstance(turn, Turn):
             raise EnvError(f"{self._name}.{method} returned a {type(turn).__name__}; expected a Turn")
-        return turn
+        where = f"{self._name}.{method}"
+        return Turn(
+            tuple(checked_messages(turn.messages, where)),
+            scored(turn.reward, where),
+            flag(turn.done, "done", where),
+            flag(turn.truncated, "truncated", where),
+            flag(turn.stopped, "stopped", where),
+            info_of(turn.info, where),
+        )
 
 
 Turns = ToolTurns | TextTurns | GuardedTurns

@@ -58,6 +58,8 @@ def load_manifest(path: str | Path, overrides: Sequence[str] = ()) -> Manifest:
         raise ManifestError(f"there is no manifest {file.absolute()}") from None
     except IsADirectoryError:
         raise ManifestError(f"{file.absolute()} is a folder; give the manifest in it") from None
+    except OSError as error:
+        raise ManifestError(f"{file.absolute()} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ManifestError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     return manifest_from_text(text, source=str(file), base=file.absolute().parent, overrides=overrides)

@@ -82,7 +82,7 @@ class ModelSection(_Section):
 
     name: str = Field(min_length=1, description="`smollm2-135m-instruct`, a local folder, a .gguf file or a hub id.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="Numbers that the weights are."
+        default="float32", description="Numbers that the weights are; the optimiser steps in float32 in any case."
     )
     device: str = Field(default="auto", description="`auto`, `cpu`, `cuda`, `cuda:1`.")
     tool_parser: Annotated[str | None, AfterValidator(_check_tool_parser)] = Field(
@@ -174,7 +174,7 @@ class TrainingSection(_Section):
     batch_size: int = Field(default=8, ge=1, description="Groups in one step; episodes are this times `group_size`.")
     learning_rate: float = Field(default=1e-5, gt=0, description="Learning rate after the warm-up.")
     warmup_steps: int = Field(default=0, ge=0, description="Steps over which the learning rate rises from 0.")
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay.")
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay; norms and biases do not decay.")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm.")
     seed: int = Field(default=0, ge=0, description="All randomness of the run derives from it.")
     save_every: int = Field(

@@ -75,7 +75,13 @@ def read_yaml(text: str) -> YamlText:
 
     A text with problems still has a value, so that whatever else is wrong can be reported together with them.
     """
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        return YamlText(
+            None, (Problem("", f"line {line}: not valid YAML: it holds the character U+{error.character:04X}"),)
+        )
     try:
         node = loader.get_single_node()
         if node is None:

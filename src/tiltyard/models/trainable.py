@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -174,13 +175,15 @@ class AdapterModel(TrainableModel):
 
     def _merge(self) -> None:
         lora_layer = require("peft.tuners.lora", "train").LoraLayer
+        uses = Counter(id(value) for _, value in self.model.named_parameters(remove_duplicate=False))
         with torch.no_grad():
             for layer in self.model.modules():
                 if not isinstance(layer, lora_layer):
                     continue
                 weight = layer.get_base_layer().weight  # pyright: ignore[reportCallIssue] - typed as a tensor by nn.Module
-                if not weight.is_floating_point():
-                    # A quantised weight cannot hold the sum; its layer goes on with the adapter beside it.
+                if uses[id(weight)] > 1 or not weight.is_floating_point():
+                    # A head tied to the embeddings would change those too, and a quantised weight cannot hold the
+                    # sum: such a layer goes on with the adapter beside it.
                     continue
                 self._originals.append(_Merged(layer, weight, weight.data))
                 # The safe way sums into a new tensor and leaves the original alone.

@@ -104,6 +104,14 @@ class Slab:
                 used[first] = used[second]
                 used[second] = held
 
+    def holds(self, rows: Sequence[Row | None]) -> bool:
+        """Whether these are its rows: all of them, in their order, and each of them whole."""
+        return (
+            len(rows) == self.rows
+            and all(row and row.slab is self and row.row == index for index, row in enumerate(rows))
+            and [len(row) for row in rows if row] == self.valid.sum(dim=1).tolist()
+        )
+
     def row(self, row: int) -> Row:
         """Where the tokens of one row are now."""
         return Row(self, row, self.valid[row].nonzero().squeeze(1))

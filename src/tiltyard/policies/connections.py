@@ -1,7 +1,9 @@
 """HTTP connections to one server, kept for each event loop as long as something on it uses them."""
 
 import asyncio
+import io
 import ipaddress
+import sys
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,12 +17,16 @@ from tiltyard.errors import ConfigurationError, PolicyError
 aiohttp = require("aiohttp", "api")
 
 
+LARGE_BODY_BYTES = 2**20
+FILES_FOR_OTHERS = 128
+
+
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """What bounds the traffic with one server.
 
     Attributes:
-        max_connections: Requests on their way at one time; more wait for their turn.
+        max_connections: Requests on their way at one time, no more than the process may open; others wait.
         connect_timeout_s: For one attempt to connect.
         max_response_bytes: A longer answer fails its episode.
     """
@@ -118,7 +124,7 @@ class Connections:
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._limits.connect_timeout_s)
         try:
             async with kept.session.post(
-                url, data=body, timeout=timeout, proxy=self._proxy, allow_redirects=False
+                url, data=_sent(body), timeout=timeout, proxy=self._proxy, allow_redirects=False
             ) as response:
                 return Response(response.status, await self._read(response), response.headers.get("Retry-After"))
         except aiohttp.ClientError as error:
@@ -144,10 +150,26 @@ class Connections:
         raise PolicyError(f"the server's answer has more than max_response_bytes={most} bytes")
 
     def _session(self) -> Any:
-        connector = aiohttp.TCPConnector(limit=self._limits.max_connections, ttl_dns_cache=300)
+        limit = min(self._limits.max_connections, most_sockets())
+        connector = aiohttp.TCPConnector(limit=limit, ttl_dns_cache=300)
         return aiohttp.ClientSession(
             connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
         )
+
+
+def most_sockets() -> int:
+    """How many connections the process may have, some files for others left aside (`ulimit -n`)."""
+    try:
+        import resource  # noqa: PLC0415  # Windows has none, and no such limit
+    except ModuleNotFoundError:
+        return sys.maxsize
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else max(soft - FILES_FOR_OTHERS, 1)
+
+
+def _sent(body: bytes) -> Any:
+    """A body in the form in which a large one is sent piece by piece, without holding up the loop."""
+    return body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body)
 
 
 def checked_url(base_url: str) -> str:

@@ -66,8 +66,8 @@ class CausalModel:
 
     @property
     def keeps_every_token(self) -> bool:
-        """Whether every layer's own cache is the plain one: a key and a value for every token."""
-        if self.cache_name is None or not self.layers:
+        """Whether every layer's own cache is the plain one, a key and a value for every token, and may have gaps."""
+        if self.cache_name is None or not self.layers or counts_places(self.config):
             return False
         layers = DynamicCache(config=self.config).layers
         return all(type(layer) is DynamicLayer for layer in layers)
@@ -106,6 +106,14 @@ class CausalModel:
         logits = self.model(input_ids=tokens, **options).logits
         row = torch.arange(len(rows), device=self.device)
         return logits[row, inverse if self.takes_logits_to_keep else ends]
+
+
+def counts_places(config: Any) -> bool:
+    """Whether a model's local attention (GPT-Neo's) counts places in the sequence, whatever stands there.
+
+    The others go by their cache's layers, and by a mask that we can give.
+    """
+    return "local" in getattr(config, "attention_layers", ())
 
 
 @dataclass(slots=True)

@@ -111,7 +111,7 @@ class HFPolicy:
         with self._inference():
             for start in range(0, len(waiting), self.max_batch):
                 self._run(waiting[start : start + self.max_batch])
-            self._shelf.tidy()
+                self._shelf.tidy()
         return [Sampled(tuple(job.sampled), tuple(job.logprobs), job.reason or job.cut) for job in jobs]
 
     def _validate(self, requests: Sequence[TokenRequest]) -> None:

@@ -46,7 +46,7 @@ class ClientPosts:
         """
         openai = self._openai
         path = url.removeprefix(self.base_url)
-        options = {"body": json.loads(body), "cast_to": str, "options": {"timeout": timeout_s}}
+        options = {"body": json.loads(body), "cast_to": str}
         try:
             async with asyncio.timeout(timeout_s):
                 if self._awaited:
@@ -55,10 +55,8 @@ class ClientPosts:
                     text = await self._on_a_thread(path, options)
         except openai.APIStatusError as error:
             return Response(error.status_code, error.response.content)
-        except openai.APITimeoutError as error:
-            raise DeadlineError from error
         except openai.APIConnectionError as error:
-            raise ConnectionFailedError(str(error)) from error
+            raise ConnectionFailedError(f"{type(error).__name__}: {error}") from error
         except TimeoutError as error:
             raise DeadlineError from error
         return Response(200, text.encode("utf-8", "surrogatepass"))

@@ -105,12 +105,7 @@ class Opener:
         self._fill_new(new, room)
         rows = [job.row for job in jobs]
         slab = rows[0].slab if rows[0] else None
-        if (
-            slab
-            and slab.rows == len(jobs)
-            and slab.capacity - slab.filled >= room
-            and all(row and row.slab is slab and row.row == index for index, row in enumerate(rows))
-        ):
+        if slab and slab.capacity - slab.filled >= room and slab.holds(rows):
             return slab
         return gather(rows, room, self.model.layers, self.model.device)
 

@@ -5,6 +5,8 @@ import random
 import time
 from dataclasses import dataclass, field
 
+from tiltyard.errors import ConfigurationError
+
 
 @dataclass(frozen=True, slots=True)
 class Retries:
@@ -20,6 +22,12 @@ class Retries:
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
     _random: random.Random = field(default_factory=random.Random, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.max_retries < 0:
+            raise ConfigurationError(f"max_retries must be >= 0, got {self.max_retries!r}")
+        if not 0 < self.first_delay_s <= self.max_delay_s:
+            raise ConfigurationError(f"retry_delay_s must be > 0 seconds, got {self.first_delay_s!r}")
 
     def delay_s(self, attempt: int, asked_s: float | None = None) -> float:
         """Seconds before attempt number `attempt`, the first retry being 1.

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tiltyard._optional import require
 from tiltyard.errors import ConfigurationError
 from tiltyard.tools.text import clean
-from tiltyard.types import Message, Prompt
+from tiltyard.types import Message, Prompt, ToolSchema
 
 orjson = require("orjson", "api")
 
@@ -26,6 +27,10 @@ OWN_FIELDS = {
     "tools": "they are the environment's",
     "seed": "give the rollout a seed: each turn then has one of its own",
 }
+
+MEMO = "wire.messages"
+MEMO_TOOLS = "wire.tools"
+"""What a prompt's memo keeps."""
 
 MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens")
 
@@ -52,11 +57,34 @@ def checked_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return dict(fields)
 
 
+@dataclass(slots=True)
+class _Encoded:
+    """The messages of one conversation as JSON. Each is encoded once, so that a turn costs what is new in it."""
+
+    text: bytes = b""
+    count: int = 0
+    last: Message | None = None
+
+    def follow(self, messages: Sequence[Message]) -> bytes:
+        """All messages as one JSON list."""
+        if self.count > len(messages) or (self.count and messages[self.count - 1] is not self.last):
+            self.text, self.count = b"", 0
+        encoded = [encode(outgoing(message)) for message in messages[self.count :]]
+        self.text = b",".join([self.text, *encoded] if self.count else encoded)
+        self.count, self.last = len(messages), messages[-1] if messages else None
+        return b"[" + self.text + b"]"
+
+
 def request_body(model: str, fields: Mapping[str, Any], prompt: Prompt, max_tokens: int | None) -> dict[str, Any]:
-    """The body of a chat request; a bound on the tokens in `fields` holds beside `max_tokens`."""
-    body: dict[str, Any] = {"model": model, "messages": [outgoing(message) for message in prompt.messages], **fields}
+    """The body of a chat request, for `encode`; a bound on the tokens in `fields` holds beside `max_tokens`.
+
+    What of the prompt is encoded already is kept in its `memo`.
+    """
+    memo = {} if prompt.memo is None else prompt.memo
+    encoded = memo.get(MEMO) or memo.setdefault(MEMO, _Encoded())
+    body: dict[str, Any] = {"model": model, "messages": orjson.Fragment(encoded.follow(prompt.messages)), **fields}
     if prompt.tools:
-        body["tools"] = prompt.tools
+        body["tools"] = orjson.Fragment(_encoded_tools(prompt.tools, memo))
     if prompt.seed is not None:
         body["seed"] = prompt.seed & 0x7FFFFFFF  # some servers keep it in 32 bits
     if max_tokens is not None:
@@ -65,22 +93,29 @@ def request_body(model: str, fields: Mapping[str, Any], prompt: Prompt, max_toke
     return body
 
 
+def _encoded_tools(tools: Sequence[ToolSchema], memo: dict[str, Any]) -> bytes:
+    known = memo.get(MEMO_TOOLS)
+    if known is None or known[0] is not tools:
+        known = memo[MEMO_TOOLS] = (tools, encode(tools))
+    return known[1]
+
+
 def token_bound(body: Mapping[str, Any]) -> int | None:
     """The bound on the answer's tokens in a chat request; None where there is none."""
     return next((body[name] for name in MAX_TOKENS_FIELDS if body.get(name)), None)
 
 
-def encode(body: Mapping[str, Any]) -> bytes:
-    """A body as JSON; lone surrogates in its texts become U+FFFD.
+def encode(value: Any) -> bytes:
+    """A value as JSON; lone surrogates in its texts become U+FFFD.
 
     Raises:
         TypeError: It holds a value that JSON has no form for.
     """
     try:
-        return orjson.dumps(body)
+        return orjson.dumps(value)
     except TypeError:
         # Surrogates, and integers of more than 64 bits, which only the standard library writes.
-        return clean(json.dumps(body, ensure_ascii=False)).encode()
+        return clean(json.dumps(value, ensure_ascii=False)).encode()
 
 
 def outgoing(message: Message) -> Message:

@@ -133,8 +133,7 @@ def episodes_text(summary: Mapping[str, Any]) -> str:
         f"episodes   {summary['episodes']} played, {summary['failed']} failed, {summary['truncated']} truncated"
         f" ({endings_text(summary['endings'])})"
     )
-    for ending, line in failure_lines(summary["endings"]).items():
-        lines += [f"           {line}", f"           such as: {_first_line(summary['errors'].get(ending))}"]
+    lines += failure_lines(summary["endings"], summary["errors"])
     lines.append(f"tokens     {_tokens(summary)}")
     lines.append(f"leases     leaked={summary['leaked']}")
     lines.append(f"folder     {summary['folder']}")
@@ -169,11 +168,6 @@ def _tokens(summary: Mapping[str, Any]) -> str:
         why = summary["untrainable"] if asked else "--token-ids asks a vLLM or llama.cpp server for their ids"
         parts.append(f"not to be trained on: {why}")
     return "; ".join(parts) or "none were sampled"
-
-
-def _first_line(text: str | None, limit: int = 200) -> str:
-    line = (text or "no reason was given").splitlines()[0]
-    return line if len(line) <= limit else line[:limit] + "…"
 
 
 def _ends(found: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """The closing words of a run: what improved, what failed, and whether the tokens can be trusted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tiltyard.rollout.outcome import Ending
@@ -14,7 +14,7 @@ def summary_text(summary: Mapping[str, Any]) -> str:
         f"episodes   {summary['episodes']} played, {summary['failed']} failed, {summary['truncated']} truncated"
         f" ({endings_text(summary['endings'])})"
     )
-    lines += [f"           {line}" for line in failure_lines(summary["endings"]).values()]
+    lines += failure_lines(summary["endings"], summary["errors"])
     lines.append(f"tokens     {summary['ledger']['verdict']}")
     lines.append(f"leases     leaked={summary['leaked']}")
     lines.append(f"folder     {summary['folder']}")
@@ -53,7 +53,8 @@ def _improvement(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"before     {score_text(before)}")
     if after:
         lines.append(f"after      {score_text(after)}")
-    if before and after and before["mean"] is not None and after["mean"] is not None:
+    comparable = before and after and before["metric"] == after["metric"]
+    if comparable and before["mean"] is not None and after["mean"] is not None:
         change = after["mean"] - before["mean"]
         lines.append(f"change     {change:+.3f} on held-out tasks: {_comparison(before, after)}")
     return lines
@@ -70,9 +71,17 @@ def _comparison(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     return "the 95 % intervals overlap, so this can be chance"
 
 
-def failure_lines(endings: Mapping[str, int]) -> dict[str, str]:
-    """Say what each ending means that has no score."""
-    return {name: f"{name}: {Ending(name).fate.meaning}" for name in endings if Ending(name).failed}
+def failure_lines(endings: Mapping[str, int], errors: Mapping[str, str | None]) -> Iterator[str]:
+    """Say what each ending means that has no score, and one error that led to it."""
+    for name in endings:
+        if Ending(name).failed:
+            yield f"           {name}: {Ending(name).fate.meaning}"
+            yield f"           such as: {_first_line(errors.get(name))}"
+
+
+def _first_line(text: str | None, limit: int = 200) -> str:
+    line = (text or "no reason was given").splitlines()[0]
+    return line if len(line) <= limit else line[:limit] + "…"
 
 
 def endings_text(endings: Mapping[str, int]) -> str:

@@ -116,6 +116,8 @@ def step_text(metrics: Mapping[str, Any], clock: "_Clock") -> str:
     if metrics["tokens_per_s"] is not None:
         parts.append(f"{metrics['tokens_per_s']:.0f} tokens/s")
     parts += [f"{metrics[name]} {name}" for name in ("failed", "truncated") if metrics[name]]
+    if metrics["skipped"]:
+        parts.append("nothing to learn from")
     return "  ".join(parts) + clock.left_text()
 
 

@@ -4,9 +4,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from tiltyard.envs.turns import as_turns
-from tiltyard.errors import ConfigurationError, EnvError, PolicyError, RolloutError
+from tiltyard._boundary import reason
+from tiltyard.envs.turns import Turns, as_turns
+from tiltyard.errors import ConfigurationError, PolicyError, RolloutError
 from tiltyard.policies.base import TokenPolicy, TokenRequest
 from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job, checked_jobs, request_seed, unique_jobs
 from tiltyard.rollout.limits import Limits
@@ -116,6 +118,16 @@ class _Seat:
     ready_since: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A job whose slot is taken, and whose environment is being made."""
+
+    index: int
+    job: Job
+    slots: EnvSlots
+    number: int
+
+
 @dataclass(slots=True)
 class _Run:
     """The state of one `BatchedRollout.run`."""
@@ -127,6 +139,7 @@ class _Run:
     waiting: Job | None = None
     finished: deque[tuple[int, Trajectory]] = field(default_factory=deque)
     begun: int = 0
+    making: dict[str, _Claim] = field(default_factory=dict)
     live: dict[str, _Seat] = field(default_factory=dict)
     ready: dict[str, _Seat] = field(default_factory=dict)
 
@@ -135,11 +148,11 @@ class _Run:
 
     def drive(self) -> Generator[tuple[int, Trajectory]]:
         self._fill()
-        while self.live or self.finished:
+        while self.making or self.live or self.finished:
             while self.finished:
                 yield self.finished.popleft()
             for work in self.workers.collect(self._patience_s()):
-                self._deliver(self.live[str(work.tag)], work.result, work.error)
+                self._deliver(str(work.tag), work.result, work.error)
             self._fill()
             if self.ready and (not self.workers.pending or self._patience_s() <= 0):
                 self._sample()
@@ -148,6 +161,9 @@ class _Run:
         """Start no further call, and let go of what the live episodes hold; waits for nothing."""
         self.workers.stop()
         self.rollout.policy.release(list(self.live))
+        for claim in self.making.values():
+            claim.slots.put_back(claim.number)
+        self.making.clear()
         for seat in self.live.values():
             seat.episode.abandon()
             if isinstance(seat.job.env, EnvSlots) and seat.slot is not None:
@@ -166,13 +182,13 @@ class _Run:
 
     def _fill(self) -> None:
         bound = self.rollout.max_live
-        while bound is None or len(self.live) < bound:
+        while bound is None or len(self.live) + len(self.making) < bound:
             job = self.waiting or next(self.jobs, None)
             self.waiting = None
             if job is None:
                 return
             if isinstance(job.env, EnvSlots) and not job.env.free:
-                if not self.live:
+                if not self.live and not self.making:
                     raise ConfigurationError(
                         f"episode {job.episode_id!r} waits for an environment slot that nobody frees"
                     )
@@ -182,16 +198,19 @@ class _Run:
             self._begin(self.begun - 1, job)
 
     def _begin(self, index: int, job: Job) -> None:
-        rollout = self.rollout
-        slot: Slot | None = None
-        try:
-            if isinstance(job.env, EnvSlots):
-                slot = job.env.take()
-            turns = slot.turns if slot is not None else as_turns(job.env)
-        except EnvError as error:
-            failed = Trajectory(job.episode_id, job.task, Ending.ENV_ERROR, error=f"{type(error).__name__}: {error}")
-            self._record(index, failed)
+        if not isinstance(job.env, EnvSlots):
+            self._play(index, job, as_turns(job.env))
             return
+        slots, number = job.env, job.env.claim()
+        if slots.filled(number):
+            slot = slots.fill(number)
+            self._play(index, job, slot.turns, slot)
+        else:
+            self.making[job.episode_id] = _Claim(index, job, slots, number)
+            self.workers.submit(job.episode_id, lambda: slots.fill(number))
+
+    def _play(self, index: int, job: Job, turns: Turns, slot: Slot | None = None) -> None:
+        rollout = self.rollout
         episode = TokenEpisode(
             turns,
             job.task,
@@ -205,14 +224,26 @@ class _Run:
         episode.start()
         self._settle(seat)
 
-    def _deliver(self, seat: _Seat, result: object, error: BaseException | None) -> None:
-        if error is None:
-            seat.episode.env_answered(result)  # type: ignore[arg-type]
-        elif isinstance(error, RolloutError):
-            seat.episode.fail(error)
-        else:
+    def _deliver(self, episode_id: str, result: Any, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, RolloutError):
             raise error
+        if (claim := self.making.pop(episode_id, None)) is not None:
+            self._made(claim, result, error)
+            return
+        seat = self.live[episode_id]
+        if error is None:
+            seat.episode.env_answered(result)
+        else:
+            seat.episode.fail(error)
         self._settle(seat)
+
+    def _made(self, claim: _Claim, slot: Slot, error: RolloutError | None) -> None:
+        if error is None:
+            self._play(claim.index, claim.job, slot.turns, slot)
+            return
+        claim.slots.put_back(claim.number)
+        job = claim.job
+        self._record(claim.index, Trajectory(job.episode_id, job.task, Ending(error.ending), error=reason(error)))
 
     def _sample(self) -> None:
         seats = sorted(self.ready.values(), key=lambda seat: seat.index)

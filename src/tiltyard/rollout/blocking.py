@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+CANCEL_POLL_S = 0.1
+
 
 def run_blocking(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine on an event loop of its own and wait for it.
@@ -34,9 +36,14 @@ class _Elsewhere:
         self._thread.start()
 
     def wait(self) -> Any:
+        """The coroutine's result.
+
+        Raises:
+            BaseException: Whatever it raised.
+        """
         try:
-            self._thread.join()
-        except KeyboardInterrupt:
+            self._join()
+        except BaseException:
             if self._loop is not None and self._task is not None:
                 self._loop.call_soon_threadsafe(self._task.cancel)
             self._thread.join()
@@ -44,6 +51,14 @@ class _Elsewhere:
         if self._error is not None:
             raise self._error
         return self._result
+
+    def _join(self) -> None:
+        waiter = asyncio.current_task()
+        while self._thread.is_alive():
+            self._thread.join(CANCEL_POLL_S)
+            # `asyncio.run` answers the first Ctrl-C by cancelling its task, which cannot notice while it waits here.
+            if waiter is not None and waiter.cancelling():
+                raise asyncio.CancelledError
 
     def _run(self) -> None:
         try:

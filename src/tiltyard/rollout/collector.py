@@ -60,6 +60,7 @@ class RolloutCollector:
 
         Raises:
             ConfigurationError: A size is below 1, or `env_factory` is no factory or returned one environment twice.
+            EnvTimeoutError: Making an environment took longer than the limits' `step_timeout_s`.
         """
         for name, value in (("batch_size", batch_size), ("group_size", group_size)):
             if value < 1:
@@ -72,7 +73,7 @@ class RolloutCollector:
         self._factory = env_factory
         self._on_finished = on_finished
         self._rollout = BatchedRollout(policy, renderer, limits, seed=seed, linger_s=linger_s, max_live=max_live)
-        self._slots = EnvSlots(env_factory, batch_size * group_size, eager=True)
+        self._slots = EnvSlots(env_factory, batch_size * group_size, eager=True, timeout_s=limits.step_timeout_s)
         self._eval_slots: EnvSlots | None = None
 
     @property

@@ -11,6 +11,7 @@ from tiltyard.envs.turns import Turns, as_turns
 from tiltyard.errors import ConfigurationError, EnvError, PolicyError, RolloutError
 from tiltyard.policies.base import AsyncPolicy
 from tiltyard.rollout.blocking import run_blocking
+from tiltyard.rollout.calm_collector import CalmCollector
 from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job, checked_jobs, unique_jobs
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.loop_workers import LoopWorkers
@@ -133,7 +134,8 @@ class ConcurrentRollout:
         async with self.policy:
             run = _Run(self, enumerate(jobs), hand_over)
             try:
-                await run.drive()
+                with CalmCollector(self.concurrency):
+                    await run.drive()
             finally:
                 run.workers.stop()
                 self.abandoned += run.workers.abandoned

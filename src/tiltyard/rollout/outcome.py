@@ -63,7 +63,7 @@ ENDINGS: dict[Ending, Fate] = {
     Ending.MAX_TOOL_CALLS: Fate(True, False, "the tool calls were used up"),
     Ending.TIMEOUT: Fate(True, False, "the episode passed its own deadline between two steps"),
     Ending.ENV_TRUNCATED: Fate(True, False, "the environment cut the episode"),
-    Ending.UNSCORED: Fate(False, True, "the environment ended the episode without a reward"),
+    Ending.UNSCORED: Fate(False, True, "neither the environment nor a reward function scored it"),
     Ending.API_ERROR: Fate(False, True, "the model or its server failed"),
     Ending.ENV_ERROR: Fate(False, True, "the environment raised, hung or broke its protocol"),
     Ending.TOOL_CRASH: Fate(False, True, "a tool raised something that is not a ToolError"),

@@ -4,14 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tiltyard._boundary import guarded
 from tiltyard.envs.turns import Turns
-from tiltyard.errors import ConfigurationError, RolloutError, TemplateError
+from tiltyard.errors import ConfigurationError, EnvError, RolloutError, TemplateError
 from tiltyard.rollout.front import task_of
 from tiltyard.rollout.sources import EnvSource, Row
 from tiltyard.rollout.workers import EnvWorkers
-from tiltyard.tokens.renderer import Renderer, make_renderer
+from tiltyard.tokens.renderer import Renderer, TemplateRenderer, make_renderer
 from tiltyard.tools.parsing.family import Family
-from tiltyard.tools.parsing.round_trip import sample_arguments
+from tiltyard.tools.parsing.round_trip import round_trip_problem, sample_arguments
 from tiltyard.tools.schema import ArgumentsCheck
 from tiltyard.types import Message, Task, ToolSchema
 
@@ -127,7 +128,7 @@ def _tried(
         renderer = renderer(bool(tools))
         passed.append("what follows a sampled turn is what the chat template writes there")
     if renderer is None:
-        skipped.append("chat template and tokens (the server's)")
+        skipped.append("chat template and tokens (the server's, or tried when the model is loaded)")
     else:
         _check_tokens(renderer, tools, tokenizer, passed, skipped)
     return PreflightReport(tuple(passed), tuple(skipped), names), renderer
@@ -138,7 +139,7 @@ def _dry_run(env: Callable[[], Turns], task: Task, timeout_s: float | None) -> S
     workers = EnvWorkers(timeout_s, name="tiltyard-preflight")
     turns: Turns | None = None
     try:
-        turns = made = workers.run(env)
+        turns = made = workers.run(lambda: guarded("making the environment", EnvError, env))
         workers.run(lambda: made.start(task))
         return tuple(made.tools())
     except RolloutError as error:
@@ -194,10 +195,15 @@ def _check_tokens(
     passed.append("the tools are in the prompt")
     for schema in tools:
         name = schema["function"]["name"]
-        if why := _round_trip(renderer, schema, tools):
-            skipped.append(f"a call of {name!r} is read as the chat template writes it ({why})")
-        else:
+        why = _round_trip(renderer, schema, tools)
+        if not why:
             passed.append(f"a call of {name!r} is read as the chat template writes it")
+        elif isinstance(renderer, TemplateRenderer) and renderer.family is not None:
+            if problem := round_trip_problem(renderer.family, schema):
+                raise TemplateError(problem)
+            passed.append(f"a call of {name!r} is read as its family writes it (of the template: {why})")
+        else:
+            skipped.append(f"a call of {name!r} is read as the chat template writes it ({why})")
 
 
 def _check_literal(renderer: Renderer, tokenizer: "PreTrainedTokenizerBase") -> None:

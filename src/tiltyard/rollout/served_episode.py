@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tiltyard.errors import PromptTooLongError, RolloutError, TranscriptError
 from tiltyard.rollout.episode import EnvCall, episode_flow
@@ -62,6 +63,7 @@ class ServedEpisode:
         self._limits = limits
         self._ledger = ledger
         self._seed = seed
+        self._memo: dict[str, Any] = {}
         self._turns = 0
         self._transcript: Transcript | None = Transcript()
         self._untrainable: str | None = None
@@ -83,9 +85,9 @@ class ServedEpisode:
         """Go on with the policy's answer."""
         if reply.finish_reason == "length" and self.max_tokens < self._limits.max_tokens_per_turn:
             reply = replace(reply, finish_reason="context")
-        self._turns += 1
         if self._transcript is not None:
             self._record(self._transcript, reply)
+        self._turns += 1
         self._bound(reply.context_tokens)
         self._advance(lambda: self._flow.send(reply))
 
@@ -104,10 +106,9 @@ class ServedEpisode:
             self.env_call = wanted
         elif self.max_tokens < 1:
             self.fail(PromptTooLongError(f"the {self._limits.max_context} tokens of max_context are used up"))
-        elif self._seed is None:
-            self.prompt = wanted
         else:
-            self.prompt = replace(wanted, seed=request_seed(self._seed, self.episode_id, self._turns))
+            seed = None if self._seed is None else request_seed(self._seed, self.episode_id, self._turns)
+            self.prompt = replace(wanted, seed=seed, memo=self._memo)
 
     def _bound(self, context_tokens: int | None) -> None:
         """Leave the next turn no more than the room that is left."""

@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tiltyard._boundary import guarded
 from tiltyard.envs.turns import Turns, as_turns
 from tiltyard.errors import ConfigurationError, EnvError
 from tiltyard.rollout.harness import RolloutHarness
-from tiltyard.rollout.workers import Closing
+from tiltyard.rollout.workers import Closing, EnvWorkers
 
 
 @dataclass(eq=False, slots=True)
@@ -30,16 +31,20 @@ class EnvSlots:
         leaked: After `close`: how many environments were not closed, because their `close` hung or raised.
     """
 
-    def __init__(self, factory: Callable[[], Any], size: int, *, eager: bool = False) -> None:
+    def __init__(
+        self, factory: Callable[[], Any], size: int, *, eager: bool = False, timeout_s: float | None = None
+    ) -> None:
         """Set the slots up.
 
         Args:
             factory: Makes a new environment at each call.
             size: How many episodes may run at one time, at least 1.
-            eager: Make all environments now, and not each when it is first needed.
+            eager: Make all environments now, one after the other, and not each when it is first needed.
+            timeout_s: How long the making of one of them may take then; None sets no bound.
 
         Raises:
             ConfigurationError: `factory` is not a factory, or returned one environment twice.
+            EnvTimeoutError: `factory` did not return in time.
         """
         if not callable(factory):
             raise ConfigurationError(
@@ -59,7 +64,7 @@ class EnvSlots:
         self._closed = False
         self._waited = False
         if eager:
-            self._make_all()
+            self._make_all(timeout_s)
 
     @property
     def envs(self) -> tuple[Any, ...]:
@@ -151,15 +156,18 @@ class EnvSlots:
             self._closed = True
             self._closing.start([slot.turns.close for slot in self._slots.values()])
 
-    def _make_all(self) -> None:
+    def _make_all(self, timeout_s: float | None) -> None:
+        workers = EnvWorkers(timeout_s)
         try:
             for number in range(self.size):
-                self._make(number)
+                workers.run(partial(self._make, number))
         except BaseException:
             # The first error is the one to see; those of the closes are logged.
             self.begin_close()
             self._closing.wait(5.0)
             raise
+        finally:
+            workers.stop()
 
     def _make(self, number: int) -> None:
         """Make the environment of a slot; one that comes when the slot has another, or too late, is closed."""

@@ -10,11 +10,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tiltyard.errors import TranscriptError
+from tiltyard._boundary import guarded, shown
+from tiltyard.errors import EnvError, TranscriptError
 from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.transcript import Transcript
 from tiltyard.types import Task
+
+MAX_INT_BITS = 14_000
+"""Longer integers have more digits than Python reads back."""
 
 
 def to_record(trajectory: Trajectory, **extra: Any) -> dict[str, Any]:
@@ -48,7 +52,9 @@ def to_record(trajectory: Trajectory, **extra: Any) -> dict[str, Any]:
         "messages": list(trajectory.messages),
         "tools": list(trajectory.tools),
         "first_observation": trajectory.first_observation,
-        "info": dict(trajectory.info),
+        "info": {
+            name if isinstance(name, str) else shown(name): _told(value) for name, value in trajectory.info.items()
+        },
         "ids": transcript.ids if transcript else None,
         "mask": transcript.mask if transcript else None,
         "logprobs": transcript.logprobs if transcript else None,
@@ -93,7 +99,7 @@ class TraceWriter:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        _cut_unfinished(self.path)
+        cut_unfinished(self.path)
         self._file = self.path.open("ab", buffering=0)
 
     def write(self, trajectory: Trajectory, **extra: Any) -> None:
@@ -140,7 +146,8 @@ def read_traces(path: str | Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _cut_unfinished(path: Path) -> None:
+def cut_unfinished(path: Path) -> None:
+    """Cut off a last line that a crash left unfinished, with a warning; a file that is not there stays so."""
     if not path.exists() or not (size := path.stat().st_size):
         return
     with path.open("rb+") as file:
@@ -168,15 +175,24 @@ def _transcript(record: Mapping[str, Any]) -> Transcript | None:
     return Transcript(*map(list, columns), _turns=len(record["rewards"]))
 
 
+def _told(value: Any) -> Any:
+    """A value of an environment's info; one that JSON cannot hold costs its episode nothing."""
+    try:
+        return guarded("its JSON", EnvError, _jsonable, value)
+    except EnvError as error:
+        return f"[a {type(value).__name__} that cannot be written: {error}]"
+
+
 def _jsonable(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, str | bool):
         return value
+    if isinstance(value, int):
+        return value if value.bit_length() <= MAX_INT_BITS else shown(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {str(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [_jsonable(item) for item in value]
-    if callable(item := getattr(value, "item", None)) and getattr(value, "shape", None) == ():
-        return _jsonable(item())
-    return repr(value)
+    item: Any = getattr(value, "item", None)
+    return _jsonable(item()) if callable(item) and getattr(value, "shape", None) == () else shown(value)

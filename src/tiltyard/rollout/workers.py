@@ -158,7 +158,8 @@ class EnvWorkers:
         del self._pending[work]
         work.abandoned = True
         work.error = EnvTimeoutError(
-            f"the environment did not return within step_timeout_s={self._timeout_s:g}; the call is abandoned"
+            f"the environment did not return within step_timeout_s={self._timeout_s:g} (in a manifest "
+            "environment.request_timeout_s); the call is abandoned"
         )
         self.abandoned += 1
 

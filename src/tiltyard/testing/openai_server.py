@@ -69,6 +69,7 @@ class OpenAIServer:
         latency_s: float = 0.0,
         faults: Sequence[Answer | None] = (),
         tokens: Literal["vllm", "llama.cpp"] | None = None,
+        port: int = 0,
     ) -> None:
         """Set the server up; `start`, or a `with` block, starts it.
 
@@ -77,6 +78,7 @@ class OpenAIServer:
             latency_s: How long each answer takes.
             faults: Answers in place of the script's to the first requests, by their number; None leaves the script's.
             tokens: Whose way of giving token ids the server knows; they are given to those who ask.
+            port: Where to listen; 0 takes a free one.
         """
         self.requests = 0
         self.bodies: list[dict[str, Any]] = []
@@ -88,7 +90,7 @@ class OpenAIServer:
         self._latency_s = latency_s
         self._faults = faults
         self._tokens = tokens
-        self._port = 0
+        self._port = port
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.open: set[Connection] = set()

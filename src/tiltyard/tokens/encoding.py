@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tiltyard.tools.text import clean
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -118,8 +120,8 @@ def _fast(tokenizer: Any) -> tuple[_Encode, _Encode, _Decode]:
         backend.no_truncation()
     stock.encode_special_tokens, literal.encode_special_tokens = False, True
     return (
-        lambda text: stock.encode(text, add_special_tokens=False).ids,
-        lambda text: literal.encode(text, add_special_tokens=False).ids,
+        lambda text: stock.encode(clean(text), add_special_tokens=False).ids,
+        lambda text: literal.encode(clean(text), add_special_tokens=False).ids,
         lambda ids: stock.decode(ids, skip_special_tokens=False),
     )
 
@@ -129,7 +131,7 @@ def _slow(tokenizer: Any) -> tuple[_Encode, _Encode, _Decode]:
 
     def encode(text: str, *, literal: bool) -> list[int]:
         with lock:
-            return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=literal))
+            return list(tokenizer.encode(clean(text), add_special_tokens=False, split_special_tokens=literal))
 
     def decode(ids: list[int]) -> str:
         with lock:

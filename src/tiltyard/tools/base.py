@@ -7,6 +7,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Union, runtime_checkable
 
+from tiltyard._coroutines import awaited
 from tiltyard.errors import ConfigurationError
 from tiltyard.tools.text import as_text
 from tiltyard.types import StepResult, ToolSchema
@@ -79,7 +80,7 @@ class FunctionTool:
     def __call__(self, tool_name: str, arguments: dict[str, Any]) -> str:
         """Call the function with the arguments; what it returns is shown as text."""
         del tool_name
-        return as_text(self.function(**arguments))
+        return as_text(awaited(self.function(**arguments)))
 
     def tool_info(self) -> ToolSchema:
         """The schema read from the function's types and docstring."""

@@ -8,6 +8,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.protocols import Validator
 from referencing import Registry
 
+from tiltyard._boundary import shown
 from tiltyard.errors import ConfigurationError
 from tiltyard.types import ToolSchema
 
@@ -28,7 +29,7 @@ def tool_name(schema: ToolSchema) -> str:
     if not isinstance(name, str) or not name:
         raise ConfigurationError(
             'a tool schema must be {"type": "function", "function": {"name": …, "description": …, '
-            f'"parameters": …}}}}, got {schema!r}'
+            f'"parameters": …}}}}, got {shown(schema)}'
         )
     return name
 

@@ -40,7 +40,7 @@ def clean(text: str) -> str:
 def fields(value: Any) -> dict[str, Any] | None:
     """The fields of a mapping, a dataclass or a pydantic model; None for any other value."""
     if isinstance(value, Mapping):
-        return dict(value)
+        return guarded(f"a {type(value).__name__}", ToolCrashError, dict, value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     dump: Any = getattr(value, "model_dump", None)
@@ -58,9 +58,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "replace")
     if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
+        return guarded(f"the {type(value).__name__}", ToolCrashError, sorted, value, key=repr)
     if hasattr(value, "tolist"):  # numpy arrays and scalars, tensors
-        return value.tolist()
+        return guarded(f"{type(value).__name__}.tolist", ToolCrashError, value.tolist)
     if type(value).__str__ is object.__str__:
         raise TypeError("it has no text form")  # its repr would hold a memory address
     return guarded(f"{type(value).__name__}.__str__", ToolCrashError, str, value)

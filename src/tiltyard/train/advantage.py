@@ -2,8 +2,9 @@
 
 The group-relative baseline is GRPO's (Shao et al. 2024, "DeepSeekMath", arXiv:2402.03300, section 4.1); leaving the
 standard deviation out is Dr. GRPO's (Liu et al. 2025, arXiv:2503.20783); taking it over the batch is Lite PPO's (Liu
-et al. 2025, arXiv:2508.08221). Everything is a Python float (float64), and there is no epsilon: equal rewards are
-found by comparing them, so that they give exactly 0 instead of a rounding error divided by another one.
+et al. 2025, arXiv:2508.08221). Everything is a Python float (float64), and no epsilon is added to a deviation: rewards
+that differ by no more than what adding up their turns rounds off are equal, and give exactly 0 instead of a rounding
+error divided by another one.
 """
 
 import math
@@ -15,6 +16,9 @@ Scale = Literal["group", "none", "batch"]
 """What centred rewards are divided by: their group's sample standard deviation, nothing, or the batch's."""
 
 Granularity = Literal["auto", "trajectory", "turn"]
+
+ROUNDING = 1e-12
+"""Of the size of what was added up: 0.1 + 0.2 and 0.3 are one reward, 0.5 and 0.5000001 are two."""
 
 TurnCredit = tuple[float | None, ...]
 """One advantage per turn of an episode; None for a turn that nobody scored, which then stays out of the loss."""
@@ -59,12 +63,19 @@ def group_advantages(rewards_G: Sequence[float | None], scale: Scale = "group") 
     return batch_advantages([rewards_G], scale)[0]
 
 
-def batch_advantages(rewards_N_G: Sequence[Sequence[float | None]], scale: Scale = "group") -> list[list[float | None]]:
-    """`group_advantages` for every group of a batch; `scale="batch"` divides by the deviation of all scored rewards."""
+def batch_advantages(
+    rewards_N_G: Sequence[Sequence[float | None]], scale: Scale = "group", sizes_N: Sequence[float] | None = None
+) -> list[list[float | None]]:
+    """`group_advantages` for every group of a batch; `scale="batch"` divides by the deviation of all scored rewards.
+
+    `sizes_N` is the size of the numbers that each group's rewards are sums of; None takes the rewards' own.
+    """
     divisor = (
         _deviation([r for rewards_G in rewards_N_G for r in rewards_G if r is not None]) if scale == "batch" else 1.0
     )
-    return [_centred(rewards_G, None if scale == "group" else divisor) for rewards_G in rewards_N_G]
+    by = None if scale == "group" else divisor
+    sizes_N = [0.0] * len(rewards_N_G) if sizes_N is None else sizes_N
+    return [_centred(rewards_G, by, size) for rewards_G, size in zip(rewards_N_G, sizes_N, strict=True)]
 
 
 def turn_advantages(
@@ -98,7 +109,8 @@ def assign(
         turns = [[s.turns if s.total is not None else (None,) * len(s.turns) for s in group] for group in scores_N_G]
         found = _turn_credits(turns, scale, discount)
     else:
-        totals = batch_advantages([[s.total for s in group] for group in scores_N_G], scale)
+        sizes = [max((_size(s.turns) for s in group), default=0.0) for group in scores_N_G]
+        totals = batch_advantages([[s.total for s in group] for group in scores_N_G], scale, sizes)
         found = [
             [(advantage,) * len(s.turns) for s, advantage in zip(group, advantages, strict=True)]
             for group, advantages in zip(scores_N_G, totals, strict=True)
@@ -121,10 +133,15 @@ def _auto(scores_N_G: Sequence[Sequence[Score]]) -> Literal["trajectory", "turn"
     return "turn" if any(any(s.turns[:-1]) for s in scored) else "trajectory"
 
 
-def _centred(rewards_G: Sequence[float | None], divisor: float | None) -> list[float | None]:
+def _size(rewards: Sequence[float | None]) -> float:
+    """The size of what is added up: sums that differ by a rounding error of it are equal."""
+    return sum(abs(reward) for reward in rewards if reward is not None)
+
+
+def _centred(rewards_G: Sequence[float | None], divisor: float | None, size: float) -> list[float | None]:
     """Rewards minus their mean over `divisor`; None divides by their own deviation."""
     scored = [reward for reward in rewards_G if reward is not None]
-    if not scored or min(scored) == max(scored):
+    if not scored or not ROUNDING * max(size, _size(scored)) < max(scored) - min(scored) < math.inf:
         return [None if reward is None else 0.0 for reward in rewards_G]
     mean = math.fsum(scored) / len(scored)
     by = _deviation(scored) if divisor is None else divisor
@@ -135,6 +152,8 @@ def _deviation(values: Sequence[float]) -> float:
     """The sample standard deviation (n - 1); 1 where there is none, since every value is then centred to 0."""
     if len(values) < 2 or min(values) == max(values):
         return 1.0
+    if not math.isfinite(_size(values)):
+        return math.inf
     mean = math.fsum(values) / len(values)
     return math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1) or 1.0
 
@@ -149,7 +168,12 @@ def _turn_credits(
         for group, length in zip(returns, lengths, strict=True)
         for t in range(length)
     ]
-    column = iter(batch_advantages(columns, scale))
+    sizes = [
+        max((_size(member) for member in group), default=0.0)
+        for group, length in zip(rewards_N_G_T, lengths, strict=True)
+        for _ in range(length)
+    ]
+    column = iter(batch_advantages(columns, scale, sizes))
     by_group: list[list[TurnCredit]] = []
     for group, length in zip(returns, lengths, strict=True):
         by_turn = [next(column) for _ in range(length)]

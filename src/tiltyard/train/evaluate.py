@@ -54,14 +54,19 @@ class Score:
 _TOP = ("metric", "value")
 
 
-def score(trajectories: Sequence[Trajectory], max_reward: float | None = None) -> Score:
+def score(trajectories: Sequence[Trajectory], max_reward: float | None = None, *, success_known: bool = False) -> Score:
     """Say what these episodes amount to.
 
     An episode succeeded when the environment's `info["success"]` says so; where the environment never speaks of
     success, when its reward reaches `max_reward`; with neither, the mean reward is the figure.
+
+    Args:
+        trajectories: All episodes, failed ones included.
+        max_reward: The highest reward of an episode; None when it is not known.
+        success_known: The environment spoke of success in other episodes of the run.
     """
     whole = [trajectory for trajectory in trajectories if not trajectory.failed]
-    outcomes = successes(whole, max_reward)
+    outcomes = successes(whole, max_reward, success_known=success_known)
     rewards = [trajectory.reward for trajectory in whole if trajectory.reward is not None]
     reward = interval.mean(rewards)
     success = None if outcomes is None else interval.share(sum(outcomes), len(outcomes))
@@ -82,12 +87,26 @@ def score(trajectories: Sequence[Trajectory], max_reward: float | None = None) -
     )
 
 
-def successes(whole: Sequence[Trajectory], max_reward: float | None) -> list[bool] | None:
+def as_success(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `Score.as_dict()` of silent episodes as what it is once the environment speaks of success: none succeeded.
+
+    Results can only be compared when they are of one metric; one that is of success already stays as it is.
+    """
+    if result["metric"] == "success":
+        return dict(result)
+    none = asdict(interval.share(0, result["episodes"] - result["failed"]))
+    return {**result, **none, "metric": "success", "success": none}
+
+
+def successes(
+    whole: Sequence[Trajectory], max_reward: float | None, *, success_known: bool = False
+) -> list[bool] | None:
     """Say of each episode that did not fail whether it succeeded; None where nothing says what success is.
 
-    Once the environment speaks of success in one episode, an episode that ended without the word did not succeed.
+    Once the environment speaks of success in one episode, here or elsewhere in the run (`success_known`), an episode
+    that ended without the word did not succeed.
     """
-    if any(trajectory.success is not None for trajectory in whole):
+    if success_known or any(trajectory.success is not None for trajectory in whole):
         return [bool(trajectory.success) for trajectory in whole]
     if max_reward is None:
         return None

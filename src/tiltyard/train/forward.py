@@ -1,5 +1,6 @@
 """Log-probabilities of the trained tokens under the sampling temperature, and how a model may be asked for them."""
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.policies.base import Sampling
+from tiltyard.policies.decoding import counts_places
 from tiltyard.train.batch import TrainRow
 from tiltyard.train.packing import Pack, padded_packs, tree_packs
 
@@ -124,6 +126,8 @@ def check_packing(model: nn.Module, *, seed: int = 0) -> ForwardPlan:
         decoder, why_decoder = _agrees(model, rows, expected, ForwardPlan(packed=False))
         if causal.config._attn_implementation not in MASKABLE_ATTENTION:
             packed, why = False, f"attention {causal.config._attn_implementation!r} takes no mask of our own"
+        elif counts_places(causal.config.get_text_config()):
+            packed, why = False, "its local attention counts places in the sequence"
         else:
             packed, why = _agrees(model, rows, expected, ForwardPlan(decoder=decoder))
     reasons = (f"packing: {why}" if why else "", f"apart projection: {why_decoder}" if why_decoder else "")
@@ -142,11 +146,15 @@ def device_of(model: nn.Module) -> torch.device:
 
 def _hidden_and_head(causal: Any, pack: Pack, plan: ForwardPlan) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Hidden states, [U, D], at the places that are needed, and what makes logits of them."""
-    attention = pack.attention if pack.attention.ndim == 2 else _additive(pack.attention, causal.dtype)
-    inputs = {"input_ids": pack.ids, "attention_mask": attention, "position_ids": pack.positions, "use_cache": False}
+    inputs = {"input_ids": pack.ids, "attention_mask": pack.attention, "use_cache": False}
+    if pack.attention.ndim == 4:
+        # Only a tree's positions are not the usual ones, and not every model takes any.
+        inputs |= {"attention_mask": _additive(pack.attention, causal.dtype), "position_ids": pack.positions}
     if plan.decoder:
         hidden = causal.get_decoder()(**inputs).last_hidden_state
         return hidden.flatten(0, 1)[pack.places], causal.get_output_embeddings()
+    if len(pack.ids) == 1 and "logits_to_keep" in inspect.signature(causal.forward).parameters:
+        return causal(**inputs, logits_to_keep=pack.places).logits[0], nn.Identity()
     return causal(**inputs).logits.flatten(0, 1)[pack.places], nn.Identity()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from tiltyard.errors import CheckpointError, ConfigurationError, NonFiniteError
+from tiltyard.errors import ConfigurationError, NonFiniteError
 from tiltyard.policies.base import Sampling
 from tiltyard.train.algorithms import GRPO
 from tiltyard.train.batch import Batch, TrainRow
@@ -25,6 +25,7 @@ from tiltyard.train.forward import (
     unwrapped,
 )
 from tiltyard.train.loss import TokenBatch, TokenTerms, token_weights, weighted_sum
+from tiltyard.train.optimiser import Optimiser, OptimiserSettings
 from tiltyard.train.packing import Pack
 from tiltyard.train.update_metrics import Tally, UpdateMetrics
 
@@ -52,37 +53,6 @@ class Trainable(Protocol):
     def reference(self) -> AbstractContextManager[Any]:
         """A context in which the model is what it was before training."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class OptimiserSettings:
-    """How the optimiser (AdamW) steps.
-
-    Attributes:
-        learning_rate: After warm-up.
-        weight_decay: Decoupled from the gradient.
-        warmup_steps: Optimiser steps over which the learning rate rises linearly from nearly 0.
-        max_grad_norm: A longer gradient is scaled down to this norm; None leaves it.
-    """
-
-    learning_rate: float
-    weight_decay: float = 0.0
-    warmup_steps: int = 0
-    max_grad_norm: float | None = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < math.inf:
-            raise ConfigurationError(f"learning_rate must be > 0 and finite, got {self.learning_rate!r}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ConfigurationError(f"weight_decay must be >= 0 and finite, got {self.weight_decay!r}")
-        if self.warmup_steps < 0:
-            raise ConfigurationError(f"warmup_steps must be >= 0, got {self.warmup_steps!r}")
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ConfigurationError(f"max_grad_norm must be > 0 or None, got {self.max_grad_norm!r}")
-
-    def learning_rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 1."""
-        return self.learning_rate * (min(1.0, step / self.warmup_steps) if self.warmup_steps else 1.0)
 
 
 class Learner:
@@ -117,19 +87,14 @@ class Learner:
         self.settings = settings
         self.sampling = sampling
         self.step = 0
-        self._parameters = list(trainable.parameters())
-        if not self._parameters:
+        parameters = trainable.parameters()
+        if not parameters:
             raise ConfigurationError("the model has no parameter to train; pick 'full', 'last:K' or 'lora'")
         trainable.model.eval()
         self.plan: ForwardPlan = check_packing(trainable.model)
         config = unwrapped(trainable.model).config.get_text_config()
         self._pack_tokens = pack_tokens or max(MIN_PACK_TOKENS, config.hidden_size)
-        self._optimiser = torch.optim.AdamW(
-            self._parameters,
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            fused=self._parameters[0].device.type in ("cpu", "cuda"),
-        )
+        self._optimiser = Optimiser(parameters, settings)
         self._before_step = before_step or (lambda: None)
         self._warned = False
 
@@ -144,11 +109,11 @@ class Learner:
         rows = [row for group in batch.groups for row in group if row.trained]
         known = self._known_before(rows)
         tally = Tally()
-        for epoch in range(self.algorithm.epochs):
-            for index, window in enumerate(_windows(batch.groups, self.algorithm.minibatches)):
-                self._optimiser_step(window, known, tally, fresh=epoch == 0 and index == 0)
+        for _ in range(self.algorithm.epochs):
+            for window in _windows(batch.groups, self.algorithm.minibatches):
+                self._optimiser_step(window, known, tally)
         self._warn_of_difference(tally)
-        return tally.metrics(self.step, self._optimiser.param_groups[0]["lr"], batch)
+        return tally.metrics(self.step, self._optimiser.learning_rate, batch)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state and the step; the weights are the trainable model's to save."""
@@ -160,13 +125,7 @@ class Learner:
         Raises:
             CheckpointError: It belongs to other parameters.
         """
-        try:
-            self._optimiser.load_state_dict(state["optimiser"])
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(
-                f"the optimiser's state does not fit this model's trained parameters ({error}); "
-                "resume with the model and the `trainable` setting of the run that saved it"
-            ) from error
+        self._optimiser.load_state_dict(state["optimiser"])
         self.step = int(state["step"])
 
     def _known_before(self, rows: Sequence[TrainRow]) -> "_Known":
@@ -184,16 +143,14 @@ class Learner:
     def _all_logprobs(self, rows: Sequence[TrainRow]) -> list[Tensor]:
         return token_logprobs(self.trainable.model, rows, self.sampling, self.plan, max_tokens=self._pack_tokens)
 
-    def _optimiser_step(
-        self, window: Sequence[Sequence[TrainRow]], known: "_Known", tally: "Tally", *, fresh: bool
-    ) -> None:
+    def _optimiser_step(self, window: Sequence[Sequence[TrainRow]], known: "_Known", tally: Tally) -> None:
         rows = [row for group in window for row in group]
         if not any(row.trained for row in rows):
             return
         algorithm = self.algorithm
         weights = token_weights([row.counted for row in rows], algorithm.loss_normaliser, algorithm.constant_length)
         weight_of = dict(zip(map(id, rows), weights, strict=True))
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimiser.clear()
         total = 0.0
         for pack in self.plan.packs(rows, self._pack_tokens):
             pack = pack.to(device_of(self.trainable.model))  # noqa: PLW2901  # the same pack, elsewhere
@@ -204,8 +161,9 @@ class Learner:
             weight = torch.tensor([weight_of[id(row)] for row in pack.rows], device=output.logp.device)
             loss = weighted_sum(terms, tokens, weight)
             loss.backward()
+            self._optimiser.collect()
             total += loss.item()
-            tally.add(pack, output, tokens, terms, fresh=fresh)
+            tally.add(pack, output, tokens, terms)
         tally.losses.append(total)
         tally.norms.append(self._apply(rows))
 
@@ -222,7 +180,7 @@ class Learner:
     def _refuse_non_finite(self, terms: TokenTerms, tokens: TokenBatch, pack: Pack) -> None:
         bad = ~(terms.loss.isfinite() & tokens.logp.isfinite() & tokens.old.isfinite())
         if bad.any():
-            self._optimiser.zero_grad(set_to_none=True)
+            self._optimiser.clear()
             names = [pack.rows[index].episode_id for index in tokens.row[bad].unique().tolist()]
             raise NonFiniteError(
                 f"the loss is NaN or inf in the rows of {_named(names)}; the step was not taken. "
@@ -231,29 +189,19 @@ class Learner:
 
     def _apply(self, rows: Sequence[TrainRow]) -> float:
         """Clip the gradient and take the step; returns the norm before clipping."""
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norm = torch.linalg.vector_norm(
-            torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients])
-        ).item()
+        norm = self._optimiser.norm()
         if not math.isfinite(norm):
-            self._optimiser.zero_grad(set_to_none=True)
+            self._optimiser.clear()
             raise NonFiniteError(
                 f"the gradient's norm is {norm!r} in a step over {_named([r.episode_id for r in rows if r.trained])}; "
                 "the step was not taken. Lower the learning rate, or train in float32"
             )
-        longest = self.settings.max_grad_norm
-        if longest is not None and norm > longest:
-            for gradient in gradients:
-                gradient.mul_(longest / norm)
         self._before_step()
         self.step += 1
-        for group in self._optimiser.param_groups:
-            group["lr"] = self.settings.learning_rate_at(self.step)
-        self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimiser.take(self.step, norm)
         return norm
 
-    def _warn_of_difference(self, tally: "Tally") -> None:
+    def _warn_of_difference(self, tally: Tally) -> None:
         limit = SAMPLER_DIFFERENCE_NATS.get(unwrapped(self.trainable.model).dtype, 0.05)
         if not self._warned and tally.differences and tally.difference_mean > limit:
             self._warned = True

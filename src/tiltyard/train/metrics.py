@@ -19,6 +19,7 @@ class Totals:
         truncated: Those that were cut for a reason outside the task.
         endings: How many ended how.
         sampled_tokens: What the policy sampled in all of them.
+        errors: The first error of each failed ending, with its episode.
     """
 
     episodes: int = 0
@@ -26,6 +27,7 @@ class Totals:
     truncated: int = 0
     endings: dict[str, int] = field(default_factory=dict)
     sampled_tokens: int = 0
+    errors: dict[str, str] = field(default_factory=dict)
 
     def add(self, trajectory: Trajectory) -> None:
         """Count one finished episode."""
@@ -34,10 +36,16 @@ class Totals:
         self.truncated += trajectory.truncated
         self.endings[trajectory.ending.value] = self.endings.get(trajectory.ending.value, 0) + 1
         self.sampled_tokens += trajectory.transcript.sampled if trajectory.transcript else 0
+        if trajectory.failed:
+            self.errors.setdefault(trajectory.ending.value, f"{trajectory.episode_id}: {trajectory.error}")
 
 
 def step_metrics(
-    trajectories: Sequence[Trajectory], *, max_reward: float | None, seconds: Mapping[str, float]
+    trajectories: Sequence[Trajectory],
+    *,
+    max_reward: float | None,
+    seconds: Mapping[str, float],
+    success_known: bool = False,
 ) -> dict[str, Any]:
     """Return the figures of a step's episodes, under names that a reader of `metrics.jsonl` knows.
 
@@ -45,8 +53,9 @@ def step_metrics(
         trajectories: All episodes of the step.
         max_reward: As in `score`.
         seconds: Seconds by phase; tokens a second are those sampled over the seconds of "rollout".
+        success_known: As in `score`.
     """
-    played = score(trajectories, max_reward)
+    played = score(trajectories, max_reward, success_known=success_known)
     rewards = [trajectory.reward for trajectory in trajectories if trajectory.reward is not None]
     sampled = [trajectory.transcript.sampled for trajectory in trajectories if trajectory.transcript]
     took = seconds.get("rollout", 0.0)

@@ -25,7 +25,8 @@ class Pack:
         rows: The rows it holds, each with at least one trained token.
         ids: [B, T].
         positions: [B, T].
-        attention: [B, 1, T, T] in bool for a tree, True where a token may look; [B, T] for padded rows.
+        attention: [B, 1, T, T] in bool for a tree, True where a token may look; [B, T] for rows side by side, and
+            for a tree without branches.
         places: [U], the flat places whose next-token distribution is needed.
         source: [K], for each trained token the index into `places` of what predicts it, row after row.
         targets: [K], the trained tokens.
@@ -115,12 +116,15 @@ class _Tree:
         depth: list[int] = []
         for parent in self.parents:
             depth.append(0 if parent == ROOT else depth[parent] + 1)
+        count = len(depth)
+        # Without branches every model's own causal mask will do, which costs no memory that grows with T * T.
+        single = depth == list(range(count))
         return _with_targets(
             self.rows,
             self.paths,
             ids=torch.tensor([self.ids]),
             positions=torch.tensor([depth]),
-            attention=self._attention()[None, None],
+            attention=torch.ones(1, count, dtype=torch.long) if single else self._attention()[None, None],
         )
 
     def _attention(self) -> Tensor:

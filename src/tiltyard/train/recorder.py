@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tiltyard.errors import CheckpointError
 from tiltyard.policies.base import Sampled, TokenPolicy, TokenRequest
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.ledger import Ledger
@@ -30,6 +31,7 @@ class Recorder:
         step: The step that they are played for, from 1; in an evaluation, how many steps were done before it.
         totals: What was counted so far.
         ledger: What the tokens of all episodes say.
+        success_known: The environment spoke of success in some episode, of training or evaluation.
         interrupts: Keep Ctrl-C from losing an episode that is finished and not yet written.
     """
 
@@ -38,6 +40,7 @@ class Recorder:
         self.step = 0
         self.totals = Totals()
         self.ledger = Ledger()
+        self.success_known = False
         self.interrupts = interrupts
         self._folder = folder
         self._observer = observer
@@ -54,6 +57,7 @@ class Recorder:
             group = trajectory.episode_id.rpartition("-")[0] if self.phase == TRAIN else None
             self._folder.write_trajectory(trajectory, phase=self.phase, step=self.step, group=group)
             self.totals.add(trajectory)
+            self.success_known |= trajectory.success is not None
             if trajectory.transcript is not None:
                 self.ledger.observe(trajectory.transcript)
         self._observer.episode_finished()
@@ -62,19 +66,30 @@ class Recorder:
         """Count how far sampler and trainer were apart in one update."""
         mean, most = update.sampler_difference_mean, update.sampler_difference_max
         if mean is not None and most is not None:
-            count = update.tokens_trained
+            count = update.tokens_compared
             self.ledger += Ledger(compared=count, difference_sum=mean * count, difference_max=most)
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run counts on from."""
-        return {"totals": asdict(self.totals), "ledger": asdict(self.ledger)}
+        return {"totals": asdict(self.totals), "ledger": asdict(self.ledger), "success_known": self.success_known}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Count on from there; an empty state is that of a new run."""
-        self.totals = Totals(**state.get("totals", {}))
-        # JSON has no infinity, which is how far apart a missing number is.
-        kept: dict[str, Any] = {k: math.inf if v is None else v for k, v in state.get("ledger", {}).items()}
-        self.ledger = Ledger(**kept)
+        """Count on from there; an empty state is that of a new run.
+
+        Raises:
+            CheckpointError: It is not such a state.
+        """
+        try:
+            self.totals = Totals(**state.get("totals", {}))
+            self.success_known = state.get("success_known", False)
+            # JSON has no infinity, which is how far apart a missing number is.
+            kept: dict[str, Any] = {k: math.inf if v is None else v for k, v in state.get("ledger", {}).items()}
+            self.ledger = Ledger(**kept)
+        except (TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"run.json is not that of a run of this version ({error}); delete it to go on from the last checkpoint "
+                "without what it counted"
+            ) from error
 
 
 class KeepsLedger(Protocol):

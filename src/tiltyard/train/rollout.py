@@ -1,7 +1,7 @@
 """The training loop over rollouts: evaluate, collect, learn, checkpoint, and a summary of what came of it."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
@@ -10,16 +10,15 @@ from typing import Any, Protocol
 from tiltyard.errors import TiltyardError
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.collector import RolloutCollector
-from tiltyard.rollout.groups import Group
-from tiltyard.train.batch import Batch, Truncated, build_batch
+from tiltyard.train.batch import Batch, build_batch
 from tiltyard.train.checkpoint import Weights, load_checkpoint, newest_checkpoint, save_checkpoint
-from tiltyard.train.evaluate import score
+from tiltyard.train.evaluate import as_success, score
 from tiltyard.train.learner import Learner
 from tiltyard.train.metrics import step_metrics
 from tiltyard.train.observer import RunObserver
+from tiltyard.train.plan import RunPlan
 from tiltyard.train.recorder import TRAIN, Recorder
 from tiltyard.train.run_folder import RunFolder
-from tiltyard.types import Task
 
 BEFORE, AFTER = "eval_before", "eval_after"
 
@@ -40,50 +39,6 @@ class SampledModel(Weights, Protocol):
     def sampling_weights(self) -> AbstractContextManager[Any]:
         """A context in which the weights are those to sample with."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class EvalPlan:
-    """When to evaluate, on what, and how to sample then.
-
-    Attributes:
-        tasks: The held-out tasks, each played once; empty evaluates never.
-        sampling: The distribution to sample from.
-        every: Evaluate each so many steps; 0 not in between.
-        before: Evaluate before the first step.
-        after: Evaluate after the last step.
-    """
-
-    tasks: tuple[Task, ...]
-    sampling: Sampling
-    every: int = 0
-    before: bool = True
-    after: bool = True
-
-    def due(self, step: int, steps: int) -> bool:
-        """True when an evaluation follows this step, the one after the last step not included."""
-        return bool(self.tasks) and self.every > 0 and step % self.every == 0 and 0 < step < steps
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """How long a run goes on, and what it keeps.
-
-    Attributes:
-        steps: Steps of the whole run, those of earlier attempts included.
-        evaluation: When to evaluate, and on what.
-        max_reward: What counts as success where the environment does not say.
-        truncated: What truncated episodes teach.
-        save_every: Checkpoint each so many steps, and at the end; 0 only at the end.
-        keep_checkpoints: How many of the last checkpoints stay.
-    """
-
-    steps: int
-    evaluation: EvalPlan
-    max_reward: float | None = None
-    truncated: Truncated = "keep"
-    save_every: int = 10
-    keep_checkpoints: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +151,12 @@ class _Run:
         began = perf_counter()
         with parts.model.sampling_weights(), _sampling(parts.policy, plan.sampling):
             trajectories = parts.collector.evaluate(plan.tasks)
-        played = score(trajectories, self.plan.max_reward).as_dict()
+        known = self.recorder.success_known
+        played = score(trajectories, self.plan.max_reward, success_known=known).as_dict()
         result = {**played, "step": self.done, "temperature": plan.sampling.temperature}
         self.evaluations[phase] = {**result, "seconds": perf_counter() - began}
+        if known:
+            self.evaluations = {name: as_success(result) for name, result in self.evaluations.items()}
         self._position = parts.collector.state_dict()
         self._keep()
         self.observer.evaluated(phase, self.evaluations[phase])
@@ -237,7 +195,13 @@ class _Run:
         seconds = {"rollout": played - began, "update": now - played, "step": now - began}
         self.done += 1
         self._position = parts.collector.state_dict()
-        metrics = _line(self.done, groups, batch, asdict(update), step_seconds=seconds, max_reward=self.plan.max_reward)
+        episodes = step_metrics(
+            [member for group in groups for member in group.members],
+            max_reward=self.plan.max_reward,
+            seconds=seconds,
+            success_known=self.recorder.success_known,
+        )
+        metrics = _line(self.done, episodes, batch, asdict(update))
         self.folder.write_metrics(metrics)
         self._keep()
         self.observer.step_finished(metrics)
@@ -264,13 +228,15 @@ class _Run:
         self._seconds_before = kept.get("seconds", 0.0)
         self.evaluations = dict(kept.get("evaluations", {}))
         newest = newest_checkpoint(self.folder.checkpoints)
-        if newest is None:
-            return
-        checkpoint = load_checkpoint(newest, model=self.parts.model, learner=self.parts.learner)
-        self.done = self.saved = checkpoint.step
-        self.parts.collector.load_state_dict(checkpoint.position)
-        self._position = checkpoint.position
-        self.parts.policy.weights_changed()
+        if newest is not None:
+            checkpoint = load_checkpoint(newest, model=self.parts.model, learner=self.parts.learner)
+            self.done = self.saved = checkpoint.step
+            self._position = checkpoint.position
+            self.parts.policy.weights_changed()
+        # An evaluation since then is kept and not played again: the next one is another, with samples of its own.
+        evaluations = max(self._position["evaluations"], len(self.evaluations))
+        self._position = {**self._position, "evaluations": evaluations}
+        self.parts.collector.load_state_dict(self._position)
 
     def _keep(self) -> None:
         """Keep what a resumed run cannot read from the checkpoint."""
@@ -280,22 +246,13 @@ class _Run:
         return self._seconds_before + perf_counter() - self._began
 
 
-def _line(
-    step: int,
-    groups: Sequence[Group],
-    batch: Batch,
-    update: dict[str, Any],
-    *,
-    step_seconds: Mapping[str, float],
-    max_reward: float | None,
-) -> dict[str, Any]:
+def _line(step: int, episodes: Mapping[str, Any], batch: Batch, update: dict[str, Any]) -> dict[str, Any]:
     """One line of `metrics.jsonl`."""
-    trajectories = [member for group in groups for member in group.members]
     counts = batch.counts
     return {
         "step": step,
         "optimiser_step": update.pop("step"),
-        **step_metrics(trajectories, max_reward=max_reward, seconds=step_seconds),
+        **episodes,
         "groups": counts.groups,
         "zero_variance_groups": counts.zero_variance_groups,
         "small_groups": counts.small_groups,

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tiltyard.errors import ConfigurationError
-from tiltyard.rollout.trace import TraceWriter
+from tiltyard.rollout.trace import TraceWriter, cut_unfinished
 from tiltyard.rollout.trajectory import Trajectory
+
+_WITHOUT_STATE = "delete it to go on without what it counted, from the last checkpoint"
 
 
 class RunFolder:
@@ -38,12 +40,17 @@ class RunFolder:
         """Start a folder with the text of its `config.yaml`.
 
         Raises:
-            ConfigurationError: There is something at this path already.
+            ConfigurationError: There is something at this path already, or no folder can be made there.
         """
         path = Path(path).absolute()
         if path.is_file() or (path.is_dir() and any(path.iterdir())):
             raise ConfigurationError(f"{path} is there already; resume that run with --resume, or give another --out")
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the folder {path} cannot be made: {error.strerror}; give another --out"
+            ) from error
         (path / "config.yaml").write_text(config, encoding="utf-8")
         folder = cls(path, attempt=0)
         folder.write_state(attempts=1)
@@ -54,14 +61,15 @@ class RunFolder:
         """Open the folder of a run that was begun before; `config` is what its `config.yaml` says from now on.
 
         Raises:
-            ConfigurationError: There is no run at this path.
+            ConfigurationError: There is no run at this path, or its `run.json` is damaged.
         """
         path = Path(path).absolute()
         if not (path / "config.yaml").is_file():
             raise ConfigurationError(f"{path} is no run folder: it has no config.yaml; give the folder of a run")
-        (path / "config.yaml").write_text(config, encoding="utf-8")
-        folder = cls(path, attempt=0)
-        folder.attempt = folder.read_state().get("attempts", 1)
+        attempt = _read_state(path).get("attempts", 1)
+        _write(path / "config.yaml", config)
+        cut_unfinished(path / "metrics.jsonl")
+        folder = cls(path, attempt)
         folder.write_state(attempts=folder.attempt + 1)
         return folder
 
@@ -94,9 +102,12 @@ class RunFolder:
             yield json.loads(line)
 
     def read_state(self) -> dict[str, Any]:
-        """Return what `write_state` kept; empty at first."""
-        file = self.path / "run.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        """Return what `write_state` kept; empty at first.
+
+        Raises:
+            ConfigurationError: The file is damaged.
+        """
+        return _read_state(self.path)
 
     def write_state(self, **values: Any) -> None:
         """Keep values that a resumed run needs, beside those that are kept already."""
@@ -136,8 +147,23 @@ def finite(value: Any) -> Any:
     return value
 
 
+def _read_state(path: Path) -> dict[str, Any]:
+    file = path / "run.json"
+    try:
+        state: Any = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise ConfigurationError(f"{file} is damaged ({error}); {_WITHOUT_STATE}") from error
+    if not isinstance(state, dict):
+        raise ConfigurationError(f"{file} is damaged: it holds a {type(state).__name__}; {_WITHOUT_STATE}")
+    return state
+
+
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    _write(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
     beside = path.with_suffix(".tmp")
     beside.write_text(text, encoding="utf-8")
     os.replace(beside, path)

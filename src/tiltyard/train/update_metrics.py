@@ -27,6 +27,7 @@ class UpdateMetrics:
         sampler_difference_mean: Absolute difference in nats between the sampler's log-probabilities and the
             trainer's, before the first optimiser step; None when the sampler gave none.
         sampler_difference_max: The largest.
+        tokens_compared: The tokens of these two figures.
         tokens_counted: The tokens that the loss was averaged over.
         tokens_trained: Those of them with a gradient.
         tokens_computed: Tokens that went through the model, padding included and shared prefixes once.
@@ -44,6 +45,7 @@ class UpdateMetrics:
     entropy: float | None = None
     sampler_difference_mean: float | None = None
     sampler_difference_max: float | None = None
+    tokens_compared: int = 0
     tokens_counted: int = 0
     tokens_trained: int = 0
     tokens_computed: int = 0
@@ -71,8 +73,8 @@ class Tally:
         """Mean over the tokens whose sampler's log-probability is known; there must be one."""
         return self.difference / self.differences
 
-    def add(self, pack: Pack, output: PackOutput, tokens: TokenBatch, terms: TokenTerms, *, fresh: bool) -> None:
-        """Count one pack; `fresh` says that the weights are still those that the sampler used."""
+    def add(self, pack: Pack, output: PackOutput, tokens: TokenBatch, terms: TokenTerms) -> None:
+        """Count one pack."""
         self.tokens += len(pack.targets)
         self.computed += pack.ids.numel()
         self.clipped += terms.clipped.sum().item()
@@ -81,7 +83,7 @@ class Tally:
         self.ratio_max = max(self.ratio_max, terms.ratio.max().item())
         if terms.kl is not None:
             self.kl = (self.kl or 0.0) + terms.kl.sum().item()
-        if fresh:
+        if not self.losses:  # before the first optimiser step, when the weights are still those of the sampler
             apart = (tokens.logp.detach() - pack.sampler).abs()
             apart = apart[~apart.isnan()]
             self.differences += len(apart)
@@ -103,6 +105,7 @@ class Tally:
             entropy=self.entropy / self.tokens,
             sampler_difference_mean=self.difference_mean if self.differences else None,
             sampler_difference_max=self.difference_max if self.differences else None,
+            tokens_compared=self.differences,
             tokens_counted=batch.counts.counted_tokens,
             tokens_trained=batch.counts.trained_tokens,
             tokens_computed=self.computed,

@@ -16,7 +16,7 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FORM = f"write {OPEN}name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>\n{CLOSE}"
 
 _NAME = re.compile(r"\s*([\w.\-/:]+)\s*(?=<arg_key>|</tool_call>|$)")
-_KEY = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>", re.DOTALL)
+_KEY = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>")
 _VALUE = re.compile(r"(.*?)</arg_value>(?=\s*(?:<arg_key>|</tool_call>))", re.DOTALL)
 _INSIDE = re.compile(r"<arg_key>|<arg_value>")
 _MEANT = re.compile(r"\s*(?:[{\[<]|[\w.\-/:]+\s*(?:[<{\[(]|$))|[^<]*<(?:arg_|/tool_call>)")
@@ -54,8 +54,9 @@ def _call(reading: Reading, start: int) -> tuple[ToolCall, int]:
         if pair is None:
             got = text[position : position + 40]
             raise _BrokenError(f"<arg_key>key</arg_key><arg_value> was expected in the call of {name!r}, got {got!r}")
-        key, body = pair[1].strip(), _VALUE.match(text, pair.end())
-        if body is None or _INSIDE.search(body[1]) or "<" in key:
+        closed = reading.find("</arg_value>", pair.end()) >= 0
+        key, body = pair[1].strip(), _VALUE.match(text, pair.end()) if closed else None
+        if body is None or _INSIDE.search(body[1]):
             raise _BrokenError(f"the argument {key!r} of {name!r} is not closed; end it with </arg_value>")
         if not key or key in arguments:
             raise _BrokenError(f"the argument {key!r} of {name!r} " + ("is given twice" if key else "has no name"))

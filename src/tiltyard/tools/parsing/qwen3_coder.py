@@ -77,7 +77,8 @@ def _arguments(reading: Reading, name: str, start: int) -> tuple[dict[str, Any],
                 else f"<parameter=key> or {FUNCTION_CLOSE} was expected in the call of {name!r}, "
                 f"got {text[position : position + 40]!r}"
             )
-        key, body = head[1].strip(), _VALUE.match(text, head.end())
+        closed = reading.find(PARAMETER_CLOSE, head.end()) >= 0
+        key, body = head[1].strip(), _VALUE.match(text, head.end()) if closed else None
         if body is None or _INSIDE.search(body[1]):
             raise _BrokenError(f"the parameter {key!r} of {name!r} is not closed; end it with {PARAMETER_CLOSE}")
         if not key or key in arguments:

@@ -51,6 +51,7 @@ class Reading:
         self.visible: list[str] = []
         self.reasoning: list[str] = []
         self.calls: list[ToolCall] = []
+        self._absent: dict[str, int] = {}
 
     def space(self, start: int) -> int:
         """Where the white space that begins at `start` ends."""
@@ -77,17 +78,28 @@ class Reading:
 
         The block goes up to its closing tag, the next opening tag, or the end of the text.
         """
-        close = self._first(closes, start)
-        following = self._first(opens, start)
+        close, following = self.first(closes, start), self.first(opens, start)
         end = min(close[0], following[0])
         if end == len(self.text) and self.cut:
             error = CUT_OFF
         self.broken(error, self.text[start:end].strip())
         return close[1] if close[0] <= following[0] else end
 
-    def _first(self, tags: Sequence[str], start: int) -> tuple[int, int]:
+    def find(self, tag: str, start: int) -> int:
+        """Where the tag stands from `start` on; -1 where it does not.
+
+        What is not found is not looked for again: a text of unfinished blocks would be read once for each.
+        """
+        if start >= self._absent.get(tag, len(self.text) + 1):
+            return -1
+        at = self.text.find(tag, start)
+        if at < 0:
+            self._absent[tag] = start
+        return at
+
+    def first(self, tags: Sequence[str], start: int) -> tuple[int, int]:
         """Where the first of the tags stands and ends; the text's end where there is none."""
-        found = [(at, at + len(tag)) for tag in tags if (at := self.text.find(tag, start)) >= 0]
+        found = [(at, at + len(tag)) for tag in tags if (at := self.find(tag, start)) >= 0]
         return min(found, default=(len(self.text), len(self.text)))
 
 

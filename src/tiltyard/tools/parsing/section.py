@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tiltyard.tools.messages import parse_arguments
-from tiltyard.tools.parsing.reading import Block, Reading
+from tiltyard.tools.messages import arguments_text, parse_arguments
+from tiltyard.tools.parsing.reading import CUT_OFF, Block, Reading
 from tiltyard.types import ToolCall
 
 
@@ -52,15 +52,20 @@ class Section:
             if len(reading.calls) == first:
                 reading.broken(f"there is no call in the section; {self.form}", "")
             return position + len(self.closes)
-        problem = f"the section is not closed; end it with {self.closes}; {self.form}"
-        sound = [call for call in reading.calls[first:] if call.error is None]
-        del reading.calls[first:]
-        for call in sound:  # a section that is not closed may be one that was cut
-            reading.broken(problem, "", call.name)
-        end = reading.broken_block(start, problem, opens=(self.opens,), closes=(self.closes,))
-        if sound:
-            reading.calls.pop()
-        return end
+        got = text[position : position + 40]
+        problem = f"a call or {self.closes} was expected, got {got!r}" if got else f"{self.closes} is missing"
+        if len(reading.calls) == first:
+            return reading.broken_block(position, f"{problem}; {self.form}", opens=(self.opens,), closes=(self.closes,))
+        # A section that does not end as it should may be one that was cut: nothing of it runs.
+        reading.calls[first:] = [self._refused(reading, call, problem) for call in reading.calls[first:]]
+        close, following = reading.first((self.closes,), position), reading.first((self.opens,), position)
+        return close[1] if close[0] <= following[0] else following[0]
+
+    def _refused(self, reading: Reading, call: ToolCall, problem: str) -> ToolCall:
+        if call.error is not None:
+            return call
+        error = CUT_OFF if reading.cut else f"{problem}; {self.form}"
+        return replace(call, arguments=None, error=error, raw=arguments_text(call))
 
     def _call(self, reading: Reading, start: int) -> int:
         text, head = reading.text, self.head.match(reading.text, start)
@@ -89,5 +94,5 @@ class Section:
     def _broken(self, reading: Reading, start: int, error: str) -> int:
         """Add the call as one that cannot run; the section's end is left for the section."""
         return reading.broken_block(
-            start, f"{error}; {self.form}", opens=(self.call_opens, self.closes), closes=(self.call_closes,)
+            start, f"{error}; {self.form}", opens=(self.call_opens, self.opens, self.closes), closes=(self.call_closes,)
         )

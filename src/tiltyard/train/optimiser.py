@@ -1,0 +1,148 @@
+"""The optimiser: AdamW with warm-up and gradient clipping, in float32 whatever dtype the model has."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tiltyard.errors import CheckpointError, ConfigurationError
+
+LONG = (torch.float32, torch.float64)
+"""The dtypes that parameters may step in."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimiserSettings:
+    """How the optimiser (AdamW) steps.
+
+    Attributes:
+        learning_rate: After warm-up.
+        weight_decay: Decoupled from the gradient; norms and biases do not decay.
+        warmup_steps: Optimiser steps over which the learning rate rises linearly from nearly 0.
+        max_grad_norm: A longer gradient is scaled down to this norm; None leaves it.
+    """
+
+    learning_rate: float
+    weight_decay: float = 0.0
+    warmup_steps: int = 0
+    max_grad_norm: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < math.inf:
+            raise ConfigurationError(f"learning_rate must be > 0 and finite, got {self.learning_rate!r}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigurationError(f"weight_decay must be >= 0 and finite, got {self.weight_decay!r}")
+        if self.warmup_steps < 0:
+            raise ConfigurationError(f"warmup_steps must be >= 0, got {self.warmup_steps!r}")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ConfigurationError(f"max_grad_norm must be > 0 or None, got {self.max_grad_norm!r}")
+
+    def learning_rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 1."""
+        return self.learning_rate * (min(1.0, step / self.warmup_steps) if self.warmup_steps else 1.0)
+
+
+class Optimiser:
+    """Steps parameters along their gradients.
+
+    In a shorter float than float32 a usual step is smaller than the weight's rounding, and Adam's second moment
+    underflows. Such parameters have a float32 copy here, which is what steps; the model gets it rounded.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], settings: OptimiserSettings) -> None:
+        self.settings = settings
+        self._parameters = list(parameters)
+        self._exact = [p if p.dtype in LONG else nn.Parameter(p.detach().float()) for p in self._parameters]
+        self._rule: torch.optim.Optimizer = torch.optim.AdamW(
+            _by_decay(self._exact, settings.weight_decay),
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            fused=self._exact[0].device.type in ("cpu", "cuda"),
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the last step."""
+        return self._rule.param_groups[0]["lr"]
+
+    def clear(self) -> None:
+        """Drop every gradient."""
+        for parameter in (*self._parameters, *self._exact):
+            parameter.grad = None
+
+    def collect(self) -> None:
+        """Add up the gradients of one backward pass in float32; to be called after each."""
+        for parameter, exact in self._copied():
+            if parameter.grad is None:
+                continue
+            if exact.grad is None:
+                exact.grad = parameter.grad.float()
+            else:
+                exact.grad.add_(parameter.grad)
+            parameter.grad = None
+
+    def norm(self) -> float:
+        """The norm of the whole gradient."""
+        return torch.linalg.vector_norm(
+            torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in self._gradients()])
+        ).item()
+
+    def take(self, step: int, norm: float) -> None:
+        """Take a step, counted from 1, along the gradient, whose norm is known; then drop the gradient."""
+        longest = self.settings.max_grad_norm
+        if longest is not None and norm > longest:
+            for gradient in self._gradients():
+                gradient.mul_(longest / norm)
+        for group in self._rule.param_groups:
+            group["lr"] = self.settings.learning_rate_at(step)
+        with torch.no_grad():
+            for parameter, exact in self._copied():
+                # What was put into the model since the last step counts, not the copy of what was there before.
+                exact.copy_(torch.where(exact.to(parameter.dtype) == parameter, exact, parameter.float()))
+            self._rule.step()
+            for parameter, exact in self._copied():
+                parameter.copy_(exact)
+        self.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """AdamW's state, and the float32 copies where the model's dtype is shorter."""
+        return {"adamw": self._rule.state_dict(), "exact": [exact.detach() for _, exact in self._copied()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state.
+
+        Raises:
+            CheckpointError: It belongs to other parameters.
+        """
+        copies = [exact for _, exact in self._copied()]
+        try:
+            saved: list[Tensor] = state["exact"]
+            if [exact.shape for exact in saved] != [exact.shape for exact in copies]:
+                raise ValueError(f"{len(saved)} float32 copies of weights were saved, and {len(copies)} are in use")
+            self._rule.load_state_dict(state["adamw"])
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"the optimiser's state does not fit this model's trained parameters ({error}); "
+                "resume with the model, the dtype and the `train` setting of the run that saved it"
+            ) from error
+        with torch.no_grad():
+            for exact, value in zip(copies, saved, strict=True):
+                exact.copy_(value)
+
+    def _copied(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """The parameters that have a float32 copy, with it."""
+        return ((p, exact) for p, exact in zip(self._parameters, self._exact, strict=True) if exact is not p)
+
+    def _gradients(self) -> list[Tensor]:
+        return [exact.grad for exact in self._exact if exact.grad is not None]
+
+
+def _by_decay(parameters: Sequence[nn.Parameter], decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; norms and biases, which are vectors, do not."""
+    matrices = [p for p in parameters if p.ndim > 1]
+    vectors = [p for p in parameters if p.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
