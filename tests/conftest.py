@@ -121,6 +121,7 @@ def train():
 @pytest.fixture(scope="session")
 def scaffolds(tmp_path_factory) -> Path:
     """The folder in which `openenv init` wrote the package `echo_env`."""
+    pytest.importorskip("openenv")
     return scaffold(tmp_path_factory.mktemp("scaffolds"))
 
 

@@ -37,6 +37,7 @@ HERE = Path(__file__).parent
 
 def official(url, kind, *rest):
     """What the official client saw."""
+    pytest.importorskip("openenv")
     command = [sys.executable, str(HERE / "official_player.py"), url, kind, *map(str, rest)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
@@ -118,6 +119,7 @@ def test_an_openenv_environment_is_served_as_its_own_server_would(serve, scaffol
 
 def test_an_mcp_environment_and_one_without_concurrency(serve, monkeypatch):
     """An MCP session of its own for each; no more than one session where the class declares no concurrency."""
+    pytest.importorskip("openenv")
     monkeypatch.setitem(sys.modules, "gradio", None)
     host = HERE.parent / "openenv_real" / "host.py"
     url, _ = serve(f"{host}:ToolsEnvironment")
