@@ -295,3 +295,14 @@ def test_close_may_be_called_twice_and_before_anything(odd):
     odd.close()
     with pytest.raises(EpisodeOverError, match="close"):
         odd.step("say", {"message": "a"})
+
+
+def test_the_client_of_an_mcp_package_calls_its_tools(real_servers):
+    """openenv's own client of tools, as `env_cls`: typed observations, rewards intact."""
+    client = OpenEnvClient(env_cls="openenv.core.mcp_client:MCPToolClient", base_url=real_servers.url("tools"))
+    client.reset()
+    assert names(client.tools()) == ["add", "fail", "submit"]
+    result = client.step("add", {"a": 2, "b": 3})
+    assert (result.observation, result.reward) == ("5", 1.0)
+    assert type(client.last_result.observation).__name__ == "CallToolObservation"
+    client.close()

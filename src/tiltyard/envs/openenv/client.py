@@ -10,7 +10,7 @@ from tiltyard.envs.observation import process_observation
 from tiltyard.envs.openenv.address import shown
 from tiltyard.envs.openenv.codec import DictCodec, SessionClient, TypedCodec, build_action
 from tiltyard.envs.openenv.discovery import action_class, client_class, load_class
-from tiltyard.envs.openenv.mcp import LIST_TOOLS, call_action, speaks_mcp, tool_schemas, tool_text
+from tiltyard.envs.openenv.mcp import LIST_TOOLS, call_action, mcp_types, speaks_mcp, tool_schemas, tool_text
 from tiltyard.envs.openenv.options import SessionOptions, session_options
 from tiltyard.envs.openenv.refusal import refused_step
 from tiltyard.envs.openenv.session import Session
@@ -227,9 +227,7 @@ class OpenEnvClient(Env):
         """An action of an MCP environment, for the client class where there is one."""
         if isinstance(self.client.codec, DictCodec):
             return action
-        from openenv.core.env_server import mcp_types  # noqa: PLC0415  # only where its client class was given
-
-        kinds = {"list_tools": mcp_types.ListToolsAction, "call_tool": mcp_types.CallToolAction}
+        kinds = {"list_tools": mcp_types().ListToolsAction, "call_tool": mcp_types().CallToolAction}
         return kinds[action["type"]](**action)
 
     def _learn_tools(self) -> bool:

@@ -81,7 +81,7 @@ class Connection:
             OSError: The server cannot be reached.
             websockets.exceptions.WebSocketException: It is no server of WebSockets, or none at this path.
         """
-        client = require("websockets.asyncio.client", "openenv")
+        client = require("websockets.asyncio.client", "serve")
         headers = dict(options.headers)
         if options.token:
             headers["Authorization"] = f"Bearer {options.token}"
@@ -233,9 +233,9 @@ def _ended(protocol: Any) -> str:
 @lru_cache(1)
 def _socket_class() -> "type[ClientConnection]":
     """The socket: a message goes straight to who waits for it, without a queue or a task between."""
-    client = require("websockets.asyncio.client", "openenv")
-    frames = require("websockets.frames", "openenv")
-    states = require("websockets.protocol", "openenv").State
+    client = require("websockets.asyncio.client", "serve")
+    frames = require("websockets.frames", "serve")
+    states = require("websockets.protocol", "serve").State
     data_opcodes = frames.DATA_OPCODES
 
     class SessionSocket(client.ClientConnection):

@@ -74,7 +74,7 @@ def _only_state_failed(answer: bytes) -> bool:
 
 
 async def _dialled(url: str, options: SessionOptions) -> Connection:
-    exceptions = require("websockets.exceptions", "openenv")
+    exceptions = require("websockets.exceptions", "serve")
     try:
         return await Connection.dial(url, options)
     except exceptions.InvalidStatus as error:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tiltyard._boundary import guarded
+from tiltyard._optional import require
 from tiltyard.envs.base import Env
 from tiltyard.envs.observation import process_observation
 from tiltyard.envs.openenv.client import reset_arguments
 from tiltyard.envs.openenv.codec import build_action
 from tiltyard.envs.openenv.discovery import action_class, environment_class, load_class
-from tiltyard.envs.openenv.mcp import tool_schemas, tool_text
+from tiltyard.envs.openenv.mcp import mcp_types, tool_schemas, tool_text
 from tiltyard.envs.openenv.wire import truncated
 from tiltyard.envs.result import flag, scored
 from tiltyard.errors import ConfigurationError, EnvError, EpisodeOverError
@@ -93,7 +94,7 @@ class OpenEnv(Env):
         """
         if not self._mcp:
             return []
-        action = _mcp_types().ListToolsAction()
+        action = mcp_types().ListToolsAction()
         return tool_schemas(guarded(f"{self._name}.step", EnvError, self._step, action))
 
     def reset(self, trajectory: dict[str, Any] | None = None) -> StepResult:
@@ -141,7 +142,7 @@ class OpenEnv(Env):
         if self._map is not None:
             action = guarded("action_mapper", EnvError, self._map, tool_name, arguments)
         elif self._mcp:
-            return _mcp_types().CallToolAction(tool_name=tool_name, arguments=arguments)
+            return mcp_types().CallToolAction(tool_name=tool_name, arguments=arguments)
         else:
             action = arguments
         if self._action_cls is not None and isinstance(action, Mapping):
@@ -181,10 +182,9 @@ def _blocking(env: Any, method: str) -> Callable[..., Any]:
     """The method that a server of openenv would call, as one that blocks."""
     if not _is_async(env, method):
         return getattr(env, method)
-    from openenv.core.utils import run_async_safely  # noqa: PLC0415  # only where an environment of openenv was made
-
+    run = require("openenv.core.utils", "openenv").run_async_safely
     call = getattr(env, f"{method}_async")
-    return lambda *args, **kwargs: run_async_safely(call(*args, **kwargs))
+    return lambda *args, **kwargs: run(call(*args, **kwargs))
 
 
 def _named(reset: Callable[..., Any]) -> frozenset[str] | None:
@@ -193,9 +193,3 @@ def _named(reset: Callable[..., Any]) -> frozenset[str] | None:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
     return frozenset(parameter.name for parameter in parameters)
-
-
-def _mcp_types() -> Any:
-    from openenv.core.env_server import mcp_types  # noqa: PLC0415  # only where an environment of openenv was made
-
-    return mcp_types

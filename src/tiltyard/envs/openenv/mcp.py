@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from tiltyard._optional import require
 from tiltyard.envs.observation import process_observation
 from tiltyard.envs.openenv.address import get_json
 from tiltyard.errors import EnvError
@@ -51,6 +52,11 @@ def tool_text(observation: Any) -> str:
         return process_observation(known.get("data"))
     text = "\n".join(texts)
     return f"Error: {text}" if known.get("is_error") is True else text
+
+
+def mcp_types() -> Any:
+    """The module of openenv's own classes for these actions, for those who need more than dicts."""
+    return require("openenv.core.env_server.mcp_types", "openenv")
 
 
 @lru_cache(256)

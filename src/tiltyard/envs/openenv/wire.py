@@ -100,7 +100,7 @@ def decode(frame: bytes) -> dict[str, Any]:
 
 @lru_cache(1)
 def _orjson() -> Any:
-    return require("orjson", "openenv")
+    return require("orjson", "serve")
 
 
 def answer_data(frame: bytes, kind: str) -> dict[str, Any]:
