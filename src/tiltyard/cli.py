@@ -5,6 +5,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -211,6 +212,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     serve_until_stopped(
         arguments.spec,
         given.value,
+        partial(print, flush=True),
         host=arguments.host,
         port=arguments.port,
         workers=arguments.workers,

@@ -2,15 +2,21 @@
 
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
 from tiltyard.serving.server import resolve_env
 
 
-def serve_until_stopped(spec: str, env_config: Mapping[str, Any], **options: Any) -> None:
+def serve_until_stopped(spec: str, env_config: Mapping[str, Any], say: Callable[[str], object], **options: Any) -> None:
     """Serve as `resolve_env` does, say where, and stop cleanly at the first SIGINT or SIGTERM; a second ends at once.
+
+    Args:
+        spec: As for `resolve_env`.
+        env_config: As for `resolve_env`.
+        say: Shows a line to the user.
+        options: The keyword arguments of `resolve_env`.
 
     Raises:
         ConfigurationError: As `resolve_env`.
@@ -27,13 +33,9 @@ def serve_until_stopped(spec: str, env_config: Mapping[str, Any], **options: Any
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, stop)
-    _say(f"serving {spec} at {url} for {server.max_sessions} sessions at a time; Ctrl-C stops it")
+    say(f"serving {spec} at {url} for {server.max_sessions} sessions at a time; Ctrl-C stops it")
     try:
         stopping.wait()
     finally:
         report = server.stop()
-        _say(f"stopped: {report.sessions} sessions, leaked={report.leaked}")
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201  # what the command shows
+        say(f"stopped: {report.sessions} sessions, leaked={report.leaked}")
