@@ -13,8 +13,8 @@ pytest.importorskip("mcp")
 
 from tiltyard.envs.turns import as_turns, refuse_shared
 from tiltyard.errors import ConfigurationError, EnvTimeoutError, LostSessionError
-from tiltyard.rollout.episode import episode
 from tiltyard.leases import Leases
+from tiltyard.rollout.episode import episode
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.outcome import Ending
 from tiltyard.tools.mcp import McpServer, mcp_factory, mcp_tools
