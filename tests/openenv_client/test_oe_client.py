@@ -19,6 +19,7 @@ from tiltyard import (
     ToolError,
     ToolManager,
     as_turns,
+    resolve_env,
 )
 from tiltyard.types import Reply
 
@@ -306,3 +307,28 @@ def test_the_client_of_an_mcp_package_calls_its_tools(real_servers):
     assert (result.observation, result.reward) == ("5", 1.0)
     assert type(client.last_result.observation).__name__ == "CallToolObservation"
     client.close()
+
+
+GUESS = """
+class Guess:
+    def reset(self, seed=None):
+        return f"guess {seed}", {}
+
+    def step(self, action):
+        return "no", 0.0, False, False, {}
+"""
+
+
+def test_reset_arguments_that_nobody_takes_are_told(tmp_path):
+    """Where the server says so, as those of Tiltyard do: what was asked for is not silently left out."""
+    (tmp_path / "guess.py").write_text(GUESS)
+    url, server = resolve_env(f"{tmp_path}/guess.py:Guess")
+    client = OpenEnvClient(base_url=url, action_mapper=lambda _, arguments: arguments, reset_kwargs={"level": 3})
+    with pytest.raises(
+        ConfigurationError, match=r"refused reset_kwargs or a field of the task's row: level: .*takes seed"
+    ):
+        client.reset({"seed": 1})
+    client.reset_kwargs.clear()
+    assert client.reset({"seed": 1}).observation == "guess 1"
+    client.close()
+    server.stop()

@@ -12,9 +12,9 @@ from tiltyard.envs.openenv.codec import DictCodec, SessionClient, TypedCodec, bu
 from tiltyard.envs.openenv.discovery import action_class, client_class, load_class
 from tiltyard.envs.openenv.mcp import LIST_TOOLS, call_action, mcp_types, speaks_mcp, tool_schemas, tool_text
 from tiltyard.envs.openenv.options import SessionOptions, session_options
-from tiltyard.envs.openenv.refusal import refused_step
+from tiltyard.envs.openenv.refusal import refused_reset, refused_step
 from tiltyard.envs.openenv.session import Session
-from tiltyard.envs.openenv.wire import OWN, truncated
+from tiltyard.envs.openenv.wire import truncated
 from tiltyard.envs.result import flag, scored, step_result
 from tiltyard.errors import ActionRefusedError, ConfigurationError, EnvError, EpisodeOverError, ToolCrashError
 from tiltyard.tools.schema import tool_name as name_of
@@ -146,18 +146,21 @@ class OpenEnvClient(Env):
         """Begin an episode, on a new session where there is no living one.
 
         The seed, the fields of the task's row and `reset_kwargs` are sent. Servers of openenv drop, without a word,
-        what their environment's `reset` does not take.
+        what their environment's `reset` does not take; those of Tiltyard refuse it.
 
         Raises:
             RolloutError: The server cannot be reached or is full; or its environment failed.
-            ConfigurationError: There is no OpenEnv server at this address.
+            ConfigurationError: There is no OpenEnv server at this address, or it refused the arguments.
         """
         self._over, self._earned, self.last_result = "after a reset() that failed", None, None
         fresh = not self._session.is_open
         self._session.open()
         listed = fresh and self._learn_tools()
-        result = self._taken(self.client.reset(**{**reset_arguments(trajectory), **self.reset_kwargs}))
-        self._refuse_ignored()
+        try:
+            parsed = self.client.reset(**{**reset_arguments(trajectory), **self.reset_kwargs})
+        except ActionRefusedError as error:
+            raise refused_reset(error, self._session, given="reset_kwargs or a field of the task's row") from error
+        result = self._taken(parsed)
         if self._mcp and fresh and not listed and self._own_tools:
             self._tools = tool_schemas(self.client.step(self._payload(LIST_TOOLS)).observation)
         self._over = "after the end of the episode" if result.done else None
@@ -272,16 +275,6 @@ class OpenEnvClient(Env):
             self._earned = (self._earned or 0.0) + result.reward
         result.info = {"raw_result": self.last_result, **result.info, "episode_reward": self._earned}
         return result
-
-    def _refuse_ignored(self) -> None:
-        """A Tiltyard server says which arguments nobody took; what a task's row holds beside may be for the scoring."""
-        own = (getattr(self.last_result, "metadata", None) or {}).get(OWN)
-        ignored = own.get("ignored") if isinstance(own, Mapping) else None
-        if unknown := sorted(set(ignored or ()) & self.reset_kwargs.keys()):
-            raise ConfigurationError(
-                f"the reset of the environment at {shown(self._session.url)} takes no {' and no '.join(unknown)}; "
-                "change reset_kwargs"
-            )
 
     def _refuse_ambiguous(self, tools: Sequence[ToolSchema] | None) -> None:
         if tools is not None and len(tools) > 1 and self._map is None and self._action_cls is not None:

@@ -31,6 +31,11 @@ def refused_text(error: ActionRefusedError, session: Session, action_field: str)
     return ToolError(f"the environment refused the action: {error}")
 
 
+def refused_reset(error: ActionRefusedError, session: Session, *, given: str) -> ConfigurationError:
+    """What to raise for a refused reset; `given` says where its arguments come from."""
+    return ConfigurationError(f"the reset of the environment at {shown(session.url)} refused {given}: {error}")
+
+
 def _places(error: ActionRefusedError) -> set[Any]:
     return {found["loc"][0] for found in error.errors if isinstance(found, dict) and found.get("loc")}
 

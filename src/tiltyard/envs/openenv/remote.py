@@ -6,7 +6,7 @@ from typing import Any
 from tiltyard.envs.openenv.address import shown
 from tiltyard.envs.openenv.mcp import LIST_TOOLS, call_action, tool_schemas, tool_text
 from tiltyard.envs.openenv.options import SessionOptions, session_options
-from tiltyard.envs.openenv.refusal import refused_text
+from tiltyard.envs.openenv.refusal import refused_reset, refused_text
 from tiltyard.envs.openenv.session import Session
 from tiltyard.envs.openenv.wire import MESSAGE, OWN, RawResult, truncated
 from tiltyard.envs.result import flag, scored
@@ -118,7 +118,10 @@ class RemoteEnvClient:
             raise ConfigurationError(
                 f"row_index={row_index!r} is given, but the reset of the environment at {shown(self.url)} takes none"
             )
-        raw = self._session.reset(**arguments)
+        try:
+            raw = self._session.reset(**arguments)
+        except ActionRefusedError as error:
+            raise refused_reset(error, self._session, given=f"{arguments!r}") from error
         self._facts = {**self._session.facts, **_own(raw)}
         self._over = "after the end of the episode" if flag(raw.done, "done", self._where) else None
         return self._payload(raw), _info(raw)
