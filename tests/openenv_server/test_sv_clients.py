@@ -202,7 +202,9 @@ def test_training_behind_our_server_is_training_in_process(
     url, server = serve("env.py:Env", workers=2, max_concurrent_envs=8)
     played = []
     for name, source in (("here", "entrypoint: 'env.py:Env'"), ("there", f"env_url: '{url}'")):
-        path = write_manifest(environment=f"{{env_type: rollout, {source}, max_turns: 3}}")
+        environment = f"{{env_type: rollout, {source}, max_turns: 3}}"
+        # What is sampled together decides the last digits of the logits, so each batch waits for every episode.
+        path = write_manifest(environment=environment, rollout="{max_tokens_per_turn: 32, linger_s: 30}")
         summary = train(path, tmp_path / name)
         assert (summary["leaked"], summary["steps_done"]) == (0, 3)
         lines = read_lines(tmp_path / name / "trajectories.jsonl")
