@@ -220,6 +220,7 @@ def run_parts(manifest: Manifest, facts: EnvFacts, folder: RunFolder, observer: 
         assigner=assigner(manifest, facts),
         seed=training.seed,
         on_finished=recorder,
+        linger_s=manifest.rollout.linger_s,
     )
     return RunParts(collector, policy, model.trainable, learner, recorder)
 

@@ -188,6 +188,7 @@ def _local(manifest: Manifest, facts: EnvFacts, request: Request) -> "tuple[Play
         limits(manifest, facts),
         seed=manifest.training.seed,
         max_live=_concurrency(manifest, request),
+        linger_s=manifest.rollout.linger_s,
     )
     return LocalPlayer(rollout, model.trainable.sampling_weights), step
 

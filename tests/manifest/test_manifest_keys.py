@@ -34,7 +34,7 @@ OTHER = {
     "clip_low: 0.1, clip_high: 0.3, kl_coef: 0.2, kl_estimator: k2, loss_normaliser: constant, constant_length: 77, "
     "epochs: 2, minibatches: 2, old_logprobs: trainer}",
     "rollout": "{temperature: 0.7, top_p: 1.0, top_k: 0, max_tokens_per_turn: 11, length_reward: -2, max_context: 900, "
-    "max_seconds: 50, max_tool_calls: 6, max_observation_chars: 500}",
+    "max_seconds: 50, max_tool_calls: 6, max_observation_chars: 500, linger_s: 2}",
     "training": "{steps: 8, batch_size: 2, learning_rate: 2e-4, warmup_steps: 3, weight_decay: 0.1, "
     "max_grad_norm: 0.5, seed: 13, save_every: 4, keep_checkpoints: 5, truncated: zero, threads: 1, "
     "eval: {tasks: 7, every: 2, before: false, after: false, temperature: 0}}",
@@ -92,6 +92,7 @@ def test_every_key_reaches_its_consumer(built):
         "rollout.max_seconds": limits.max_seconds,
         "rollout.max_tool_calls": limits.max_tool_calls,
         "rollout.max_observation_chars": turns._max_chars,
+        "rollout.linger_s": collector._rollout.linger_s,
         "training.steps": plan.steps,
         "training.batch_size": (collector.batch_size, collector._assigner._batch_size),
         "training.learning_rate": learner.settings.learning_rate,
@@ -135,6 +136,7 @@ def test_every_key_reaches_its_consumer(built):
         "rollout.max_seconds": 50.0,
         "rollout.max_tool_calls": 6,
         "rollout.max_observation_chars": 500,
+        "rollout.linger_s": 2.0,
         "training.steps": 8,
         "training.batch_size": (2, 2),
         "training.learning_rate": 2e-4,

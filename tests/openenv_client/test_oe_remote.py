@@ -258,14 +258,18 @@ def test_a_server_with_too_few_sessions_is_told_at_the_start(real_servers):
 
 
 def test_training_behind_a_url_is_training_in_process(real_servers, write_manifest, train, read_lines, tmp_path):
-    """The same trajectories, seed for seed, token for token."""
+    """The same trajectories, seed for seed, token for token.
+
+    What is sampled together decides the last digits of the logits, so each batch waits for every episode.
+    """
     environments = {
         "here": "{env_type: rollout, entrypoint: 'env.py:Odd', max_turns: 2}",
         "there": f"{{env_type: rollout, env_url: '{real_servers.url('odd')}', max_turns: 2}}",
     }
     played = {}
     for name, environment in environments.items():
-        summary = train(write_manifest(TWIN, environment=environment), tmp_path / name)
+        path = write_manifest(TWIN, environment=environment, rollout="{max_tokens_per_turn: 32, linger_s: 30}")
+        summary = train(path, tmp_path / name)
         assert (summary["leaked"], summary["steps_done"]) == (0, 3)
         lines = read_lines(tmp_path / name / "trajectories.jsonl")
         for line in lines:

@@ -153,6 +153,11 @@ class RolloutSection(_Section):
     max_observation_chars: int = Field(
         default=32_000, ge=1, description="Characters of one observation; of a longer one head and tail are kept."
     )
+    linger_s: float = Field(
+        default=0.05,
+        ge=0,
+        description="Seconds that an episode waits to be sampled in one batch with others, while environments work.",
+    )
 
 
 class EvalSection(_Section):
