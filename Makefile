@@ -59,6 +59,7 @@ bench: $(INSTALLED_BENCH) ## Run the benchmarks; each prints one JSON object las
 	$(BIN)/python -m benchmarks.step_overhead
 	$(BIN)/python -m benchmarks.sampling
 	$(BIN)/python -m benchmarks.train_step
+	$(BIN)/python -m benchmarks.rollout
 
 docs: $(INSTALLED) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
