@@ -47,7 +47,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
         return f"interrupted after {done}"
     if learned_nothing(summary):
         return (
-            f"NOTHING WAS LEARNED in {done}: no group had two scored episodes that differ, so no step changed a weight"
+            f"NOTHING WAS LEARNED in {done}: no two scored episodes of a group differed, so no weight changed"
         )
     return f"finished {done}"
 
