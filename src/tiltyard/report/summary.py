@@ -46,9 +46,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
     if summary["interrupted"]:
         return f"interrupted after {done}"
     if learned_nothing(summary):
-        return (
-            f"NOTHING WAS LEARNED in {done}: no two scored episodes of a group differed, so no weight changed"
-        )
+        return f"NOTHING WAS LEARNED in {done}: no two scored episodes of a group differed, so no weight changed"
     return f"finished {done}"
 
 
