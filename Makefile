@@ -71,6 +71,7 @@ bench: $(INSTALLED_BENCH) $(INSTALLED_OPENENV) ## Run the benchmarks; each print
 	$(BIN)/python -m benchmarks.step_overhead
 	$(BIN)/python -m benchmarks.sampling
 	$(BIN)/python -m benchmarks.train_step
+	$(BIN)/python -m benchmarks.rollout
 	$(OPENENV)/python -m benchmarks.openenv
 
 docs: $(INSTALLED) ## Build the documentation into site/

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
-"""Exit codes: a check found an error, the input cannot be used, Ctrl-C."""
+"""Exit codes: a check found an error or a run came to nothing, the input cannot be used, Ctrl-C."""
 
 MANIFEST_ENDINGS = (".yaml", ".yml")
 
@@ -232,7 +232,7 @@ def _start(manifest: "Manifest", out: str) -> int:
 
 def _run(manifest: "Manifest", folder: Any) -> int:
     from tiltyard.build import train_manifest
-    from tiltyard.report.summary import summary_text
+    from tiltyard.report.summary import learned_nothing, summary_text
     from tiltyard.report.terminal import terminal_observer
 
     _quiet()
@@ -241,7 +241,7 @@ def _run(manifest: "Manifest", folder: Any) -> int:
     if summary["interrupted"]:
         print(f"go on with  tiltyard train --resume {folder.path}")
         return INTERRUPTED
-    return 0
+    return FAILED if learned_nothing(summary) else 0
 
 
 def _quiet() -> None:

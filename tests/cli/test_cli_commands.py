@@ -57,6 +57,32 @@ def test_train_prints_its_steps_and_what_came_of_it(write_manifest, tmp_path, ca
     assert "tokens     clean: " in printed.out
 
 
+ALWAYS_BROKEN = """
+class Env:
+    dataset_size = 20
+
+    def reset(self, seed=None, row_index=None, evaluation=None):
+        return "go on", {}
+
+    def step(self, action):
+        raise OSError("the disk is gone")
+"""
+
+
+def test_a_run_whose_episodes_all_failed_is_no_success(manifest_in, tmp_path, capsys):
+    """A pipeline that looks at the exit code must not take it for a trained model."""
+    path = manifest_in(
+        tmp_path,
+        ALWAYS_BROKEN,
+        environment="{env_type: rollout, entrypoint: 'env.py:Env', max_turns: 1}",
+        training="{steps: 1, batch_size: 1, learning_rate: 1e-3, eval: {tasks: 0}}",
+    )
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("NOTHING WAS LEARNED in 1 of 1 steps")
+    assert "OSError: the disk is gone" in out
+
+
 def test_a_folder_is_never_trained_over(write_manifest, tmp_path, capsys):
     """The second run with the same name says how to go on."""
     command = ["train", str(write_manifest()), "--out", str(tmp_path / "run"), "--set", "training.steps=1"]

@@ -122,6 +122,21 @@ def test_stopping_closes_every_environment(serve, dial):
         get_json(f"{url}/health")
 
 
+def test_a_server_that_nobody_stops_closes_its_environments_at_exit():
+    """The end of the process is the end of its sessions, each closed."""
+    code = (
+        "from tiltyard import RemoteEnvClient, resolve_env\n"
+        "class Env:\n"
+        "    def reset(self, seed=None): return 'go', {}\n"
+        "    def step(self, action): return '', 0.0, True, False, {}\n"
+        "    def close(self): print('closed', flush=True)\n"
+        "client = RemoteEnvClient(resolve_env(Env)[0]); client.reset()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "closed\n" * 2  # that which the server looked at, and the session's
+    assert done.stderr == ""
+
+
 def test_an_environment_that_cannot_be_closed_is_counted_and_not_waited_for(dial):
     """`leaked` is counted, not assumed."""
     from served_envs import Told  # noqa: PLC0415 - its subclass must not be closed when the server looks at it

@@ -174,6 +174,22 @@ def test_a_tool_environment_lists_and_runs_its_tools_as_mcp_environments_do(serv
     assert (answer["observation"]["result"], answer["reward"], answer["done"]) == ("The sum is 3.", 1.0, True)
 
 
+def test_an_environment_of_coroutines_is_awaited(serve, dial):
+    """`async def reset` and `step` are served as any other."""
+
+    class Async:
+        async def reset(self, seed=None):
+            return f"seed {seed}", {}
+
+        async def step(self, action):
+            return action, 1.0, True, False, {}
+
+    url, _ = serve(Async)
+    with dial(url) as wire:
+        assert wire.reset(seed=2)["observation"]["message"] == "seed 2"
+        assert wire.step("on")["reward"] == 1.0
+
+
 def test_a_turn_environment_takes_texts_and_calls(serve, dial):
     """Its system prompt comes beside the first observation, as every environment's does."""
     url, _ = serve("Talk")

@@ -20,6 +20,7 @@ SUMMARY = {
     "folder": "/runs/one",
     "steps": 20,
     "steps_done": 20,
+    "optimiser_steps": 20,
     "interrupted": False,
     "seconds": 301.2,
     "eval_before": evaluated(0.22, 0.17, 0.28),
@@ -43,6 +44,11 @@ STEP = {
     "truncated": 0,
     "skipped": False,
 }
+
+
+def test_a_run_that_changed_no_weight_says_so_first():
+    """Training on nothing is not success."""
+    assert summary_text({**SUMMARY, "optimiser_steps": 0}).startswith("NOTHING WAS LEARNED in 20 of 20 steps")
 
 
 def test_the_summary_says_what_improved_what_failed_and_whether_to_trust_the_tokens():

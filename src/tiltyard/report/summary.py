@@ -43,7 +43,16 @@ def _not_counted(score: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _headline(summary: Mapping[str, Any]) -> str:
     done = f"{summary['steps_done']} of {summary['steps']} steps in {duration(summary['seconds'])}"
-    return f"interrupted after {done}" if summary["interrupted"] else f"finished {done}"
+    if summary["interrupted"]:
+        return f"interrupted after {done}"
+    if learned_nothing(summary):
+        return f"NOTHING WAS LEARNED in {done}: no two scored episodes of a group differed, so no weight changed"
+    return f"finished {done}"
+
+
+def learned_nothing(summary: Mapping[str, Any]) -> bool:
+    """True when steps were played and none of them changed the weights."""
+    return summary["steps_done"] > 0 and summary["optimiser_steps"] == 0
 
 
 def _improvement(summary: Mapping[str, Any]) -> list[str]:

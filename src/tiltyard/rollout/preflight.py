@@ -145,7 +145,7 @@ def _dry_run(env: Callable[[], Turns], task: Task, timeout_s: float | None) -> S
     except RolloutError as error:
         raise ConfigurationError(
             f"a throwaway environment could not be made and reset, so no episode could: {error}; try it with "
-            "tiltyard.check_env, or give preflight=False"
+            "tiltyard.check_env (in Python, preflight=False leaves this out)"
         ) from error
     finally:
         try:

@@ -1,5 +1,6 @@
 """`resolve_env`: any environment behind a URL."""
 
+import atexit
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +17,7 @@ CALL_TIMEOUT_S = 300.0
 
 
 class EnvServer:
-    """A server that runs; leaving it as a context manager stops it.
+    """A server that runs; leaving it as a context manager stops it, and so does the end of the process.
 
     Attributes:
         url: Where it is.
@@ -27,6 +28,7 @@ class EnvServer:
         self._desk = desk
         self._place = place
         self._report: ServerReport | None = None
+        atexit.register(self.stop)
         desk.start()
 
     @property
@@ -53,6 +55,7 @@ class EnvServer:
             What became of the sessions; `leaked` counts the environments that were not closed.
         """
         if self._report is None:
+            atexit.unregister(self.stop)
             self._desk.stop()
             self._place.stop(timeout_s)
             self._report = self._place.report()

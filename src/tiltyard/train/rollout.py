@@ -129,6 +129,7 @@ class _Run:
             "folder": str(self.folder.path),
             "steps": self.plan.steps,
             "steps_done": self.done,
+            "optimiser_steps": self.parts.learner.step,
             "interrupted": interrupted,
             "attempts": self.folder.attempt + 1,
             "seconds": self._seconds(),
