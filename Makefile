@@ -42,7 +42,7 @@ $(INSTALLED_BENCH): $(INSTALLED)
 $(INSTALLED_OPENENV): $(INSTALLED)
 	@test -x $(OPENENV)/python || $(PYTHON) -m venv .venv-openenv
 	@echo "Installing Tiltyard and openenv into .venv-openenv"
-	@$(OPENENV)/python -m pip install --disable-pip-version-check -c constraints-openenv.txt -qq -e '.[train,openenv,openenv-dev]'
+	@$(OPENENV)/python -m pip install --disable-pip-version-check -c constraints-openenv.txt -qq -e '.[train,api,openenv,openenv-dev]'
 	@rm -f .venv-openenv/installed-*
 	@touch $@
 
