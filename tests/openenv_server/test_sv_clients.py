@@ -210,7 +210,10 @@ def test_training_behind_our_server_is_training_in_process(
         lines = read_lines(tmp_path / name / "trajectories.jsonl")
         kept = [{key: line[key] for key in line if key not in ("started_at", "seconds", "timings")} for line in lines]
         played.append(sorted(kept, key=lambda line: (line["phase"], line["episode_id"])))
+    logprobs = [[value for line in lines for value in line.pop("logprobs") if value is not None] for lines in played]
     assert played[1] == played[0]
+    # Which sequences share a pass of the model decides the last digits.
+    assert logprobs[1] == pytest.approx(logprobs[0], abs=1e-4)
     wait_until(lambda: server.active_sessions == 0, what="an empty server")
 
 

@@ -1,6 +1,7 @@
 """Entrypoints, and the environment in this process."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -170,3 +171,11 @@ def test_an_object_without_the_two_methods_is_no_environment():
     """The error names the method that is missing."""
     with pytest.raises(ConfigurationError, match=r"needs a reset\(\) method; SimpleNamespace has none"):
         InProcessEnvClient(SimpleNamespace())
+
+
+def test_a_file_that_two_threads_load_at_once_is_loaded_once(tmp_path):
+    """Environments are made on threads: none may see a module that is not executed to its end."""
+    (tmp_path / "slow_env.py").write_text("import time\ntime.sleep(0.2)\nclass Env: ...\n")
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: load_entrypoint("slow_env.py:Env", tmp_path), range(4)))
+    assert len(set(found)) == 1

@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,9 @@ from tiltyard.envs.observation import MAX_OBSERVATION_CHARS
 from tiltyard.envs.openenv.remote import RemoteEnvClient
 from tiltyard.envs.turns import TextTurns, Turns, as_turns
 from tiltyard.errors import ConfigurationError
+
+_LOADING = threading.RLock()
+"""Held while a file is executed: another thread must not see the module half made."""
 
 
 def is_url(spec: str) -> bool:
@@ -150,8 +154,11 @@ def _load_file(source: str, spec: str, base_dir: str | Path | None) -> ModuleTyp
         )
     # One module for one file, however often it is named, so that its classes are the same classes.
     name = f"tiltyard_entrypoint_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
+    with _LOADING:
+        return sys.modules[name] if name in sys.modules else _execute(name, path, spec)
+
+
+def _execute(name: str, path: Path, spec: str) -> ModuleType:
     found = importlib.util.spec_from_file_location(name, path)
     if found is None or found.loader is None:
         raise ConfigurationError(f"the entrypoint {spec!r} names a file that Python cannot import: {path}")

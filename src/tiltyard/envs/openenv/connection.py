@@ -102,8 +102,8 @@ class Connection:
 
     @property
     def lost(self) -> bool:
-        """True when no question can be asked any more."""
-        return self._dead is not None or self._socket.is_lost
+        """True when no question can be asked any more: an answer that came unasked would be taken for the next one."""
+        return self._dead is not None or self._socket.is_lost or bool(self._socket.early)
 
     async def request(self, frame: bytes, timeout_s: float | None) -> bytes:
         """Ask, on the connection's own loop.
