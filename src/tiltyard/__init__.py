@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PolicyError,
         PromptTooLongError,
         RolloutError,
+        RowsNotFoundError,
         ServerFullError,
         TemplateError,
         TiltyardError,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from tiltyard.rollout.scoring import score_batch
     from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
     from tiltyard.rollout.trajectory import Trajectory
+    from tiltyard.rows import Rows, RowSplit, load_rows, split_rows
     from tiltyard.serving.place import ServerReport
     from tiltyard.serving.server import EnvServer, resolve_env
     from tiltyard.tokens.ledger import Ledger
@@ -130,6 +132,9 @@ _HOME = {
     "RolloutCollector": "tiltyard.rollout.collector",
     "RolloutError": "tiltyard.errors",
     "RolloutHarness": "tiltyard.rollout.harness",
+    "RowSplit": "tiltyard.rows",
+    "Rows": "tiltyard.rows",
+    "RowsNotFoundError": "tiltyard.errors",
     "Sampled": "tiltyard.policies.base",
     "Sampling": "tiltyard.policies.base",
     "ServerFullError": "tiltyard.errors",
@@ -162,6 +167,7 @@ _HOME = {
     "evaluation_tasks": "tiltyard.rollout.tasks",
     "load_manifest": "tiltyard.manifest",
     "load_model": "tiltyard.models.loading",
+    "load_rows": "tiltyard.rows",
     "make_renderer": "tiltyard.tokens.renderer",
     "make_trainable": "tiltyard.models.trainable",
     "mcp_factory": "tiltyard.tools.mcp",
@@ -170,6 +176,7 @@ _HOME = {
     "process_observation": "tiltyard.envs.observation",
     "resolve_env": "tiltyard.serving.server",
     "score_batch": "tiltyard.rollout.scoring",
+    "split_rows": "tiltyard.rows",
     "tool": "tiltyard.tools.base",
     "train_llm_rollout": "tiltyard.train.rollout",
 }
@@ -228,6 +235,9 @@ __all__ = [
     "RolloutCollector",
     "RolloutError",
     "RolloutHarness",
+    "RowSplit",
+    "Rows",
+    "RowsNotFoundError",
     "Sampled",
     "Sampling",
     "ServerFullError",
@@ -260,6 +270,7 @@ __all__ = [
     "evaluation_tasks",
     "load_manifest",
     "load_model",
+    "load_rows",
     "make_renderer",
     "make_trainable",
     "mcp_factory",
@@ -268,6 +279,7 @@ __all__ = [
     "process_observation",
     "resolve_env",
     "score_batch",
+    "split_rows",
     "tool",
     "train_llm_rollout",
 ]

@@ -4,7 +4,8 @@ TiltyardError
 ├── ConfigurationError (ValueError)      an argument, manifest or environment that cannot work
 │   ├── ManifestError                    a manifest key or value; the message holds its dotted path
 │   ├── TemplateError                    a chat template or tokenizer that cannot be used as asked
-│   └── GroupMismatchError               members of one group were given different tasks
+│   ├── GroupMismatchError               members of one group were given different tasks
+│   └── RowsNotFoundError (FileNotFoundError)   a file of rows that is not there; names the path that was tried
 ├── MissingExtraError (ImportError)      an optional dependency is not installed; names the extra
 ├── CheckpointError                      a checkpoint that cannot be read or does not fit this run
 ├── EpisodeOverError (RuntimeError)      a step after the episode ended, without a reset
@@ -45,6 +46,10 @@ class TemplateError(ConfigurationError):
 
 class GroupMismatchError(ConfigurationError):
     """Members of one group were given different tasks, so their rewards cannot be compared."""
+
+
+class RowsNotFoundError(ConfigurationError, FileNotFoundError):
+    """A file or folder of rows is not there; the message has the absolute path that was looked at."""
 
 
 class MissingExtraError(TiltyardError, ImportError):

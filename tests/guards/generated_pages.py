@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "tiltyard"
 
-PARTS = ("tools", "tokens", "policies", "models", "envs", "rollout", "train", "report", "manifest", "demo", "testing")
+PARTS = ("tools", "tokens", "policies", "models", "rows", "envs", "rollout", "train", "report", "manifest", "demo", "testing")
 """The packages in the order of the layers; any other package follows them."""
 
 

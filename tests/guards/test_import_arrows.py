@@ -17,6 +17,7 @@ LAYERS = (
     ("tools",),
     ("tokens",),
     ("policies", "models"),
+    ("rows",),
     ("envs",),
     ("rollout",),
     ("serving",),
