@@ -1,16 +1,18 @@
 """Every key of a manifest reaches what it is for."""
 
+import dataclasses
+import json
 import shutil
 
 import pytest
 import torch
 
 from tiltyard.build import env_factory, probe, run_parts, run_plan, turns_factory
-from tiltyard.manifest import AlgorithmSection, LoraSection, RolloutSection, load_manifest
+from tiltyard.manifest import ALGORITHM_SECTIONS, LoraSection, RolloutSection, load_manifest
 from tiltyard.manifest.keys import LATER, RENAMED, leaf_paths
 from tiltyard.models.trainable import LoraSettings
 from tiltyard.rollout.limits import Limits
-from tiltyard.train.algorithms import GRPO
+from tiltyard.train.algorithms import ALGORITHMS, GRPO
 from tiltyard.train.observer import SilentObserver
 from tiltyard.train.run_folder import RunFolder
 
@@ -30,9 +32,7 @@ OTHER = {
     "max_turns: 4, max_reward: 2.5, chat_template_kwargs: {shout: true}, request_timeout_s: 12}",
     "model": "{name: model, dtype: bfloat16, device: cpu, tool_parser: react, train: lora, "
     "lora: {rank: 3, alpha: 5, targets: [q_proj]}}",
-    "algorithm": "{name: GRPO, group_size: 3, advantage_granularity: turn, turn_discount: 0.5, scale_rewards: batch, "
-    "clip_low: 0.1, clip_high: 0.3, kl_coef: 0.2, kl_estimator: k2, loss_normaliser: constant, constant_length: 77, "
-    "epochs: 2, minibatches: 2, old_logprobs: trainer}",
+    "algorithm": "{name: GRPO, group_size: 3, kl_coef: 0.2}",
     "rollout": "{temperature: 0.7, top_p: 1.0, top_k: 0, max_tokens_per_turn: 11, length_reward: -2, max_context: 900, "
     "max_seconds: 50, max_tool_calls: 6, max_observation_chars: 500, linger_s: 2}",
     "training": "{steps: 8, batch_size: 2, learning_rate: 2e-4, warmup_steps: 3, weight_decay: 0.1, "
@@ -81,8 +81,7 @@ def test_every_key_reaches_its_consumer(built):
         "model.lora.rank": adapter.r,
         "model.lora.alpha": adapter.lora_alpha,
         "model.lora.targets": adapter.target_modules,
-        **{f"algorithm.{name}": getattr(learner.algorithm, name) for name in GRPO.__slots__},
-        "algorithm.name": type(learner.algorithm).__name__,
+        "algorithm": (learner.algorithm, collector.group_size),
         "rollout.temperature": (parts.policy.sampling.temperature, learner.sampling.temperature),
         "rollout.top_p": (parts.policy.sampling.top_p, learner.sampling.top_p),
         "rollout.top_k": (parts.policy.sampling.top_k, learner.sampling.top_k),
@@ -126,7 +125,7 @@ def test_every_key_reaches_its_consumer(built):
         "model.lora.rank": 3,
         "model.lora.alpha": 5.0,
         "model.lora.targets": {"q_proj"},
-        **{f"algorithm.{name}": value for name, value in manifest.algorithm.model_dump().items()},
+        "algorithm": (GRPO(group_size=3, kl_coef=0.2), 3),
         "rollout.temperature": (0.7, 0.7),
         "rollout.top_p": (1.0, 1.0),
         "rollout.top_k": (0, 0),
@@ -155,7 +154,60 @@ def test_every_key_reaches_its_consumer(built):
         "training.eval.temperature": 0.0,
     }
     assert found == expected
-    assert set(found) | OF_A_SERVER | OF_OBSERVATIONS == set(leaf_paths())
+    known = {leaf for leaf in leaf_paths() if not leaf.startswith("algorithm.")}
+    assert set(found) - {"algorithm"} | OF_A_SERVER | OF_OBSERVATIONS == known
+
+
+SHARED = {
+    "kl_coef": 0.2,
+    "kl_estimator": "k2",
+    "kl_in": "reward",
+    "loss_normaliser": "constant",
+    "constant_length": 77,
+    "epochs": 2,
+    "minibatches": 3,
+    "old_logprobs": "trainer",
+    "sampler_cap": 1.5,
+    "entropy_coef": 0.01,
+    "overlong_penalty": 0.5,
+    "overlong_from": 10,
+    "overlong_until": 20,
+    "group_size": 3,
+    "advantage_granularity": "turn",
+    "clip_low": 0.1,
+    "clip_high": 0.3,
+}
+RELATIVE = SHARED | {"turn_discount": 0.5, "scale_rewards": "batch", "zero_variance": "drop"}
+RETURNS = SHARED | {"discount": 0.9}
+OF_ALGORITHMS = {
+    "GRPO": RELATIVE,
+    "GSPO": RELATIVE,
+    "CISPO": RELATIVE,
+    "LLMPPO": RETURNS
+    | {
+        "normalise_advantages": False,
+        "gae_lambda": 0.5,
+        "value_coef": 0.1,
+        "value_clip": 0.0,
+        "value_learning_rate": 0.01,
+        "value_trains_model": True,
+    },
+    "LLMREINFORCE": {name: value for name, value in RETURNS.items() if not name.startswith("clip")}
+    | {"normalise_advantages": True, "baseline": "batch", "ratio_cap": 3.0},
+}
+"""The keys of each algorithm with something other than their default."""
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_key_of_an_algorithm_reaches_its_settings(write_manifest, name):
+    """The section of each algorithm makes that algorithm, with every key; a new key must be added here."""
+    given = OF_ALGORITHMS[name]
+    section = load_manifest(write_manifest(algorithm=json.dumps({"name": name, **given}))).algorithm
+    default = ALGORITHM_SECTIONS[name]()
+    assert section.settings() == ALGORITHMS[name](**given)
+    assert [key for key in given if getattr(section, key) == getattr(default, key)] == []
+    assert set(given) | {"name"} == set(ALGORITHM_SECTIONS[name].model_fields)
+    assert set(given) == {field.name for field in dataclasses.fields(ALGORITHMS[name])}
 
 
 OF_A_SERVER = {"environment.env_url", "environment.mcp_tool", "environment.action_field"}
@@ -177,7 +229,9 @@ def test_every_key_of_a_server_reaches_its_client(write_manifest, tmp_path):
 
 def test_the_manifests_defaults_are_those_of_what_it_sets():
     """A key that is left out means the same as an argument that is left out."""
-    assert AlgorithmSection().settings() == GRPO()
+    assert {name: section().settings() for name, section in ALGORITHM_SECTIONS.items()} == {
+        name: algorithm() for name, algorithm in ALGORITHMS.items()
+    }
     assert LoraSettings(**LoraSection().model_dump()) == LoraSettings()
     shared = RolloutSection().model_dump(include=set(Limits.__slots__))
     assert shared == {name: getattr(Limits(), name) for name in shared}

@@ -7,15 +7,15 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tiltyard.envs.openenv.address import ws_url
 from tiltyard.errors import ConfigurationError, ManifestError
+from tiltyard.manifest.algorithms import ALGORITHM_SECTIONS
+from tiltyard.manifest.environment import environment_problems
 from tiltyard.manifest.keys import settle_keys
 from tiltyard.manifest.paths import settle_paths
-from tiltyard.manifest.sections import EnvironmentSection, LoraSection, Manifest
+from tiltyard.manifest.sections import LoraSection, Manifest
 from tiltyard.manifest.yaml_text import Problem, join_path, read_yaml, write_yaml
 
 _SAID: Mapping[tuple[str, str], str] = {
-    ("environment.env_type", "dataset"): "'dataset' is not in this version yet; it has rollout",
     ("environment.env_type", "multiturn"): "'multiturn' is retired; write env_type: rollout",
     ("environment.env_type", "reasoning"): "'reasoning' is retired; write env_type: rollout with max_turns: 1",
     ("environment.env_type", "sft"): "'sft' is retired; write env_type: dataset with objective: sft",
@@ -24,7 +24,12 @@ _SAID: Mapping[tuple[str, str], str] = {
         "preference",
     ): ("'preference' is retired; write env_type: dataset with objective: preference"),
     ("algorithm.advantage_granularity", "token"): (
-        "'token' is no granularity of GRPO, where a turn's tokens share one advantage; write turn, or auto"
+        "'token' is a granularity of LLMPPO and LLMREINFORCE; a baseline that is the group's has no value of single "
+        "tokens; write turn, or auto"
+    ),
+    ("algorithm.advantage_granularity", "trajectory"): (
+        "'trajectory' is a granularity of GRPO, GSPO and CISPO; a return is that of an action; write turn, token, or "
+        "auto"
     ),
 }
 """Values that mean something elsewhere, with what to write instead."""
@@ -143,7 +148,7 @@ def _validate(tree: dict[str, Any], problems: list[Problem]) -> Manifest | None:
 
 def _contradictions(manifest: Manifest) -> Iterator[Problem]:
     """What each key allows and all of them together do not."""
-    yield from _environment(manifest.environment)
+    yield from environment_problems(manifest.environment)
     train = manifest.model.train
     if train != "lora" and manifest.model.lora != LoraSection():
         yield Problem("model.lora", f"only with model.train: lora, got train: {train}")
@@ -153,31 +158,11 @@ def _contradictions(manifest: Manifest) -> Iterator[Problem]:
         yield Problem("algorithm", str(error))
 
 
-def _environment(section: EnvironmentSection) -> Iterator[Problem]:
-    """One source, and what goes with it."""
-    if section.entrypoint is None and section.env_url is None:
-        yield Problem("environment.entrypoint", "is required and not given, unless env_url is")
-    if section.entrypoint is not None and section.env_url is not None:
-        yield Problem("environment", "has an entrypoint and an env_url; keep one")
-    if section.env_url is not None:
-        if section.max_turns is None:
-            yield Problem("environment.max_turns", "is required with env_url: a server is not asked for it")
-        if section.env_config:
-            yield Problem("environment.env_config", "goes with an entrypoint; the server of env_url has its own")
-        try:
-            ws_url(section.env_url)
-        except ConfigurationError as error:
-            yield Problem("environment.env_url", str(error))
-    else:
-        for name in ("mcp_tool", "action_field"):
-            if getattr(section, name) != EnvironmentSection.model_fields[name].default:
-                yield Problem(f"environment.{name}", "only with env_url")
-
-
 def _problem(details: ErrorDetails) -> Problem:
     path = ""
     for part in details["loc"]:
-        path = path if part in ("str", "list[str]") else join_path(path, part)
+        kind = part in ("str", "list[str]") or (path == "algorithm" and part in ALGORITHM_SECTIONS)
+        path = path if kind else join_path(path, part)
     return Problem(path, _text(path, details))
 
 
