@@ -86,8 +86,8 @@ def pack_logprobs(model: nn.Module, pack: Pack, sampling: Sampling, plan: Forwar
     The pack is on the model's device.
     """
     causal = unwrapped(model)
-    hidden, head = _hidden_and_head(causal, pack, plan)
-    size = max(1, plan.logits_at_once // _vocabulary(causal))
+    hidden, head = hidden_and_head(causal, pack, plan)
+    size = max(1, plan.logits_at_once // vocabulary(causal))
     if len(hidden) <= size:
         return PackOutput(*_logp_and_entropy(hidden, pack.source, pack.targets, head, sampling.temperature))
     return _in_pieces(hidden, pack, head, sampling.temperature, size)
@@ -118,7 +118,7 @@ def check_packing(model: nn.Module, *, seed: int = 0) -> ForwardPlan:
     (flash attention), or that carries a state along the sequence, is trained on plain rows.
     """
     causal = unwrapped(model)
-    rows = _probe_rows(_vocabulary(causal), seed)
+    rows = _probe_rows(vocabulary(causal), seed)
     truth = ForwardPlan(packed=False, decoder=False)
     window = _window(causal.config)
     with torch.no_grad():
@@ -144,7 +144,7 @@ def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _hidden_and_head(causal: Any, pack: Pack, plan: ForwardPlan) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+def hidden_and_head(causal: Any, pack: Pack, plan: ForwardPlan) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Hidden states, [U, D], at the places that are needed, and what makes logits of them."""
     inputs = {"input_ids": pack.ids, "attention_mask": pack.attention, "use_cache": False}
     if pack.attention.ndim == 4:
@@ -224,7 +224,8 @@ def _probe_rows(vocabulary: int, seed: int) -> list[TrainRow]:
     return rows
 
 
-def _vocabulary(causal: Any) -> int:
+def vocabulary(causal: Any) -> int:
+    """How many tokens the model predicts."""
     return causal.config.get_text_config().vocab_size
 
 
