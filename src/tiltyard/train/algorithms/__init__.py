@@ -6,7 +6,7 @@
 | `GSPO` | Zheng et al. 2025, arXiv:2507.18071 | sequence | the group |
 | `CISPO` | MiniMax 2025, "MiniMax-M1", arXiv:2506.13585 | token, as a bounded weight | the group |
 | `LLMPPO` | Schulman et al. 2017, arXiv:1707.06347; GAE, arXiv:1506.02438 | token | a value head |
-| `LLMREINFORCE` | Williams 1992; RLOO, Ahmadian et al. 2024, arXiv:2402.14740 | token, as a weight | the other members |
+| `LLMREINFORCE` | Williams 1992; RLOO, Ahmadian et al. 2024, arXiv:2402.14740 | token, as a weight | other members |
 
 What they share is in `options`, the losses themselves are in `tiltyard.train.loss`, and who gets which advantage is in
 `tiltyard.train.advantage` and `tiltyard.train.returns`.
