@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from tiltyard.models.trainable import TrainableModel
     from tiltyard.policies.hf import HFPolicy
     from tiltyard.tokens.renderer import Renderer
-    from tiltyard.train.plan import RunPlan
+    from tiltyard.train.plan import RunPlan, Schedule
     from tiltyard.train.rollout import RunParts
 
 # What needs torch is imported by the functions that need it: checking a manifest does not.
 # ruff: noqa: PLC0415
+
+PROMPT_S = 1.0
+"""How long environments are waited for that have always been prompt: a resumed run then has the batches of another."""
 
 EVAL_TASKS = 64
 """Tasks of one evaluation where the manifest does not say, or all held-out rows where there are fewer."""
@@ -83,22 +86,31 @@ def run_plan(manifest: Manifest, facts: EnvFacts) -> "RunPlan":
     Raises:
         ManifestError: There are fewer held-out rows than `training.eval.tasks`.
     """
-    from tiltyard.train.plan import EvalPlan, RunPlan
+    from tiltyard.train.plan import RunPlan
+
+    tasks = tuple(held_out_tasks(manifest, facts))
+    return RunPlan(
+        schedule=schedule(manifest, evaluates=bool(tasks)),
+        tasks=tasks,
+        eval_sampling=sampling(manifest, evaluation=True),
+        max_reward=manifest.environment.max_reward,
+        truncated=manifest.training.truncated,
+    )
+
+
+def schedule(manifest: Manifest, *, evaluates: bool) -> "Schedule":
+    """Return how long the run goes on, when it evaluates (if there is something to evaluate on), and what it keeps."""
+    from tiltyard.train.plan import Schedule
 
     training, planned = manifest.training, manifest.training.eval
-    return RunPlan(
+    return Schedule(
         steps=training.steps,
-        evaluation=EvalPlan(
-            tasks=tuple(held_out_tasks(manifest, facts)),
-            sampling=sampling(manifest, evaluation=True),
-            every=planned.every,
-            before=planned.before,
-            after=planned.after,
-        ),
-        max_reward=manifest.environment.max_reward,
-        truncated=training.truncated,
         save_every=training.save_every,
         keep_checkpoints=training.keep_checkpoints,
+        eval_every=planned.every,
+        eval_before=planned.before,
+        eval_after=planned.after,
+        evaluates=evaluates,
     )
 
 
@@ -221,6 +233,7 @@ def run_parts(manifest: Manifest, facts: EnvFacts, folder: RunFolder, observer: 
         seed=training.seed,
         on_finished=recorder,
         linger_s=manifest.rollout.linger_s,
+        prompt_s=PROMPT_S,
     )
     return RunParts(collector, policy, model.trainable, learner, recorder)
 
@@ -235,9 +248,9 @@ def train_manifest(manifest: Manifest, folder: RunFolder, observer: RunObserver)
     """
     with folder:
         plan, parts = _prepared(manifest, folder, observer)
-        from tiltyard.train.rollout import train_llm_rollout
+        from tiltyard.train.rollout import run_rollouts
 
-        return train_llm_rollout(parts, plan, folder, observer)
+        return run_rollouts(parts, plan, folder, observer)
 
 
 def _prepared(manifest: Manifest, folder: RunFolder, observer: RunObserver) -> "tuple[RunPlan, RunParts]":

@@ -77,6 +77,7 @@ class BatchCounts:
         zero_variance_groups: Groups whose members did equally well; they have no gradient and are not computed.
         small_groups: Groups with fewer than two scored members; they teach nothing.
         unscored_turns: Turns of scored episodes that stay out of the loss because nobody scored them.
+        untrainable: Scored episodes without tokens to train on; their reward is in the baseline.
         sampled_tokens: Sampled in all episodes, failed ones included.
         counted_tokens: The tokens that the loss is averaged over.
         trained_tokens: The tokens that are computed.
@@ -91,6 +92,7 @@ class BatchCounts:
     zero_variance_groups: int
     small_groups: int
     unscored_turns: int
+    untrainable: int
     sampled_tokens: int
     counted_tokens: int
     trained_tokens: int
@@ -119,12 +121,13 @@ class Batch:
 def build_batch(groups: Sequence[Group], algorithm: GRPO, *, truncated: Truncated = "keep") -> Batch:
     """Make training rows of finished groups.
 
-    A failed episode is left out of the baseline and of the loss; a truncated one is treated as `truncated` says.
+    A failed episode is left out of the baseline and of the loss; a truncated one is treated as `truncated` says. One
+    without token ids, which a served model may give, is left out of the loss only.
     Tokens whose advantage is exactly 0 have no gradient; unless a KL term gives them one, they are not computed,
     but still count in the mean, so that leaving them out changes nothing.
 
     Raises:
-        ConfigurationError: A scored episode has no tokens, or sampled tokens without a log-probability
+        ConfigurationError: No scored episode has tokens, or one has sampled tokens without a log-probability
             although the algorithm's ratio is taken over the sampler's.
         TranscriptError: The tokens of an episode are out of line.
     """
@@ -141,11 +144,14 @@ def build_batch(groups: Sequence[Group], algorithm: GRPO, *, truncated: Truncate
         tuple(
             _row(trajectory, credit, algorithm)
             for trajectory, credit in zip(group, credits_G, strict=True)
-            if credit is not None and not (truncated == "mask" and trajectory.truncated)
+            if credit is not None
+            and trajectory.transcript is not None
+            and not (truncated == "mask" and trajectory.truncated)
         )
         for group, credits_G in zip(members, assigned.by_group, strict=True)
     ]
     everyone = [trajectory for group in members for trajectory in group]
+    untrainable = _untrainable(everyone)
     counts = BatchCounts(
         episodes=len(everyone),
         failed=sum(trajectory.failed for trajectory in everyone),
@@ -162,6 +168,7 @@ def build_batch(groups: Sequence[Group], algorithm: GRPO, *, truncated: Truncate
             if credit is not None
             for advantage in credit
         ),
+        untrainable=len(untrainable),
         sampled_tokens=sum(t.transcript.sampled for t in everyone if t.transcript is not None),
         counted_tokens=sum(row.counted for group in rows for row in group),
         trained_tokens=sum(row.trained for group in rows for row in group),
@@ -175,13 +182,26 @@ def _score(trajectory: Trajectory, truncated: Truncated) -> Score:
     return Score(trajectory.reward, trajectory.rewards)
 
 
+def _untrainable(everyone: Sequence[Trajectory]) -> list[Trajectory]:
+    """The scored episodes without tokens.
+
+    Raises:
+        ConfigurationError: They are all that there are: the policy never gives any.
+    """
+    scored = [trajectory for trajectory in everyone if trajectory.reward is not None]
+    without = [trajectory for trajectory in scored if trajectory.transcript is None]
+    if without and len(without) == len(scored):
+        raise ConfigurationError(
+            f"episode {without[0].episode_id} has no token ids ({without[0].untrainable or 'the policy gave none'}), "
+            "and no scored episode of the batch has any, so nothing can be trained on; train with a policy that gives "
+            "them (a local model)"
+        )
+    return without
+
+
 def _row(trajectory: Trajectory, credit: TurnCredit, algorithm: GRPO) -> TrainRow:
     transcript = trajectory.transcript
-    if transcript is None:
-        raise ConfigurationError(
-            f"episode {trajectory.episode_id} has no token ids ({trajectory.untrainable or 'the policy gave none'}), "
-            "so it cannot be trained on; train with a policy that gives them (a local model)"
-        )
+    assert transcript is not None
     if algorithm.old_logprobs == "sampler" and any(
         on and logprob is None for on, logprob in zip(transcript.mask, transcript.logprobs, strict=True)
     ):
