@@ -12,7 +12,7 @@ from tiltyard.envs.check import check_env
 from tiltyard.manifest import load_manifest
 
 ROOT = Path(__file__).parents[2]
-MANIFESTS = sorted([*ROOT.glob("examples/*.yaml"), *ROOT.glob("src/tiltyard/demo/*.yaml")])
+MANIFESTS = sorted([*ROOT.glob("examples/**/*.yaml"), *ROOT.glob("src/tiltyard/demo/*.yaml")])
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
