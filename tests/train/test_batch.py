@@ -60,6 +60,7 @@ def test_a_row_holds_the_ids_as_they_were_sampled_up_to_the_last_trained_token()
         logprobs=(None, None, -0.5, -0.5),
         advantages=(0.0, 0.0, 0.5, 0.5),
         counted=4,
+        turns=(-1, -1, 0, 0),
     )
 
 

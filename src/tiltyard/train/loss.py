@@ -58,6 +58,7 @@ class TokenTerms:
             only a weight.
         kl: The KL estimate, without gradient; None where there is no KL term.
         correction: What the token was weighed with for the sampler's sake; None without such a correction.
+        capped: True where the correction is at its cap; None without one.
     """
 
     loss: Tensor
@@ -65,6 +66,7 @@ class TokenTerms:
     clipped: Tensor
     kl: Tensor | None = None
     correction: Tensor | None = None
+    capped: Tensor | None = None
 
 
 def select(tokens: TokenBatch, mask: Tensor) -> TokenBatch:
@@ -119,8 +121,9 @@ def with_sampler_correction(terms: TokenTerms, tokens: TokenBatch, *, cap: float
     """
     assert tokens.sampler is not None
     apart = (_long(tokens.old) - _long(tokens.sampler)).detach()
-    weight = apart.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
-    return replace(terms, loss=terms.loss * weight, correction=weight)
+    whole = apart.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    weight = whole.clamp(max=cap)
+    return replace(terms, loss=terms.loss * weight, correction=weight, capped=whole > cap)
 
 
 def kl_to_reference(logp: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:
