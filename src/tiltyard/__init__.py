@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tiltyard.envs.openenv.client import OpenEnvClient
     from tiltyard.envs.openenv.embedded import OpenEnv
     from tiltyard.envs.openenv.remote import RemoteEnvClient
+    from tiltyard.envs.qa import QADatasetEnv
     from tiltyard.envs.text_turns import TextTurns
     from tiltyard.envs.tool import EnvTool
     from tiltyard.envs.tool_turns import ToolTurns
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tiltyard.policies.base import AsyncPolicy, Policy, Sampled, Sampling, TokenPolicy, TokenRequest
     from tiltyard.policies.hf import HFPolicy
     from tiltyard.policies.openai import OpenAI
+    from tiltyard.rewards import Gate, Rubric, Sequential, WeightedSum
     from tiltyard.rollout.api_multi_turn import APIMultiTurnRollout
     from tiltyard.rollout.batched import BatchedRollout, Job
     from tiltyard.rollout.collector import RolloutCollector
@@ -97,6 +99,7 @@ _HOME = {
     "EnvTool": "tiltyard.envs.tool",
     "EpisodeOverError": "tiltyard.errors",
     "FinishReason": "tiltyard.types",
+    "Gate": "tiltyard.rewards",
     "GRPO": "tiltyard.train.algorithms",
     "Group": "tiltyard.rollout.groups",
     "GroupMismatchError": "tiltyard.errors",
@@ -126,17 +129,20 @@ _HOME = {
     "PreflightReport": "tiltyard.rollout.preflight",
     "Prompt": "tiltyard.types",
     "PromptTooLongError": "tiltyard.errors",
+    "QADatasetEnv": "tiltyard.envs.qa",
     "RemoteEnvClient": "tiltyard.envs.openenv.remote",
     "Renderer": "tiltyard.tokens.renderer",
     "Reply": "tiltyard.types",
     "RolloutCollector": "tiltyard.rollout.collector",
     "RolloutError": "tiltyard.errors",
     "RolloutHarness": "tiltyard.rollout.harness",
+    "Rubric": "tiltyard.rewards",
     "RowSplit": "tiltyard.rows",
     "Rows": "tiltyard.rows",
     "RowsNotFoundError": "tiltyard.errors",
     "Sampled": "tiltyard.policies.base",
     "Sampling": "tiltyard.policies.base",
+    "Sequential": "tiltyard.rewards",
     "ServerFullError": "tiltyard.errors",
     "ServerReport": "tiltyard.serving.place",
     "StepResult": "tiltyard.types",
@@ -160,6 +166,7 @@ _HOME = {
     "TranscriptError": "tiltyard.errors",
     "Turn": "tiltyard.types",
     "TurnEnv": "tiltyard.envs.base",
+    "WeightedSum": "tiltyard.rewards",
     "as_turns": "tiltyard.envs.turns",
     "build_batch": "tiltyard.train.batch",
     "check_env": "tiltyard.envs.check",
@@ -201,6 +208,7 @@ __all__ = [
     "EnvTool",
     "EpisodeOverError",
     "FinishReason",
+    "Gate",
     "Group",
     "GroupMismatchError",
     "HFPolicy",
@@ -229,6 +237,7 @@ __all__ = [
     "PreflightReport",
     "Prompt",
     "PromptTooLongError",
+    "QADatasetEnv",
     "RemoteEnvClient",
     "Renderer",
     "Reply",
@@ -238,8 +247,10 @@ __all__ = [
     "RowSplit",
     "Rows",
     "RowsNotFoundError",
+    "Rubric",
     "Sampled",
     "Sampling",
+    "Sequential",
     "ServerFullError",
     "ServerReport",
     "StepResult",
@@ -263,6 +274,7 @@ __all__ = [
     "TranscriptError",
     "Turn",
     "TurnEnv",
+    "WeightedSum",
     "as_turns",
     "build_batch",
     "check_env",

@@ -15,9 +15,6 @@ ROLES = ("system", "user", "assistant")
 _KEY = re.compile(rf"({'|'.join(ROLES)})_(\d+)")
 _FIELD = re.compile(r"[^\W\d]\w*")
 
-CONVERSATIONS = ("messages", "prompt")
-"""The columns that can hold a whole conversation, where there is no template."""
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -65,8 +62,12 @@ class PromptTemplate:
         parts = sorted((message_of(key, text) for key, text in template.items()), key=lambda part: part.number)
         if twice := [one.number for one, other in pairwise(parts) if one.number == other.number]:
             raise ConfigurationError(f"prompt_template has two messages with the number {twice[0]}; each has its own")
-        if not any(part.role == "user" for part in parts):
-            raise ConfigurationError("prompt_template has no message of the user, such as user_0: there is no question")
+        asked = parts[:-1] if parts and parts[-1].role == "assistant" else parts
+        if not asked or asked[-1].role != "user":
+            raise ConfigurationError(
+                "prompt_template must end with a message of the user, such as user_1, or with the beginning of the "
+                f"answer to it, such as assistant_2; got {', '.join(template) or 'nothing'}"
+            )
         wanted = dict.fromkeys(name for part in parts for _, name in part.pieces if name is not None)
         if missing := [field for field in wanted if field not in columns]:
             raise ConfigurationError(
