@@ -24,7 +24,7 @@ ENDED = {Ending.DONE, Ending.MAX_TURNS, Ending.ENV_TRUNCATED}
 
 
 def played(env, move, seed=3, max_turns=6):
-    policy = ScriptedPolicy([move] * max_turns)
+    policy = ScriptedPolicy(move if callable(move) else [move] * max_turns)
     flow = episode(as_turns(env), Task(seed=seed), Limits(max_turns=max_turns))
     try:
         prompt = next(flow)
@@ -66,16 +66,9 @@ def test_a_winning_player_is_rewarded():
             low, high = (low, number - 1) if "lower" in text else (number + 1, high)
         return rf"\boxed{{{(low + high) // 2}}}"
 
-    env = build_env("gem:make", {"env_id": "game:GuessTheNumber-v0-easy"})
-    policy = ScriptedPolicy(move)
-    flow = episode(as_turns(env), Task(seed=11), Limits(max_turns=4))
-    try:
-        prompt = next(flow)
-        while True:
-            prompt = flow.send(policy.answer(prompt))
-    except StopIteration as end:
-        assert end.value.ending is Ending.DONE
-        assert end.value.reward == 1.0
+    trajectory = played(build_env("gem:make", {"env_id": "game:GuessTheNumber-v0-easy"}), move, seed=11, max_turns=4)
+    assert trajectory.ending is Ending.DONE
+    assert trajectory.reward == 1.0
 
 
 def test_a_seed_of_a_row_based_environment_is_a_question():

@@ -73,8 +73,9 @@ class ReasoningTask:
         row = (seed or 0) % self.dataset_size if row_index is None else row_index
         if not 0 <= row < self.dataset_size:
             raise ConfigurationError(f"row_index must be 0 to {self.dataset_size - 1} in this split, got {row!r}")
-        self._row = self._rows[self._held_out[row] if self._evaluation else row]
-        return self._row["question"], {}
+        asked: Mapping[str, Any] = self._rows[self._held_out[row] if self._evaluation else row]
+        self._row = asked
+        return asked["question"], {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Score one answer.
