@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from tiltyard.train.batch import Batch, build_batch
     from tiltyard.train.learner import Learner
     from tiltyard.train.optimiser import OptimiserSettings
-    from tiltyard.train.rollout import train_llm_rollout
+    from tiltyard.training import train_llm_rollout
     from tiltyard.types import FinishReason, Message, Prompt, Reply, StepResult, Task, ToolCall, ToolSchema, Turn
 
 __version__ = "0.1.0"
@@ -185,7 +185,7 @@ _HOME = {
     "score_batch": "tiltyard.rollout.scoring",
     "split_rows": "tiltyard.rows",
     "tool": "tiltyard.tools.base",
-    "train_llm_rollout": "tiltyard.train.rollout",
+    "train_llm_rollout": "tiltyard.training",
 }
 
 __all__ = [

@@ -8,6 +8,7 @@ TiltyardError
 │   └── RowsNotFoundError (FileNotFoundError)   a file of rows that is not there; names the path that was tried
 ├── MissingExtraError (ImportError)      an optional dependency is not installed; names the extra
 ├── CheckpointError                      a checkpoint that cannot be read or does not fit this run
+├── LoggerError                          where figures are logged failed; the run goes on without it
 ├── EpisodeOverError (RuntimeError)      a step after the episode ended, without a reset
 ├── NonFiniteError (ArithmeticError)     a loss or gradient that is NaN or inf; the step was not taken
 ├── TranscriptError (ValueError)         token ids, mask, log-probabilities or turns out of line
@@ -54,6 +55,10 @@ class RowsNotFoundError(ConfigurationError, FileNotFoundError):
 
 class MissingExtraError(TiltyardError, ImportError):
     """An optional dependency is not installed; the message names the extra that brings it."""
+
+
+class LoggerError(TiltyardError):
+    """Where a run's figures are logged failed; it costs the run nothing but the log."""
 
 
 class CheckpointError(TiltyardError):

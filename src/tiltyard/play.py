@@ -8,19 +8,16 @@ from typing import Any, Literal
 
 from tiltyard._optional import require
 from tiltyard.build import (
-    EVAL_TASKS,
     EnvFacts,
     env_factory,
-    held_out_tasks,
-    limits,
     local_model,
     preflight_manifest,
     probe,
-    sampling,
     turns_factory,
 )
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest import Manifest
+from tiltyard.planning import EVAL_TASKS, held_out_tasks, limits, sampling
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.slots import EnvSlots
 from tiltyard.rollout.tasks import TaskAssigner

@@ -10,9 +10,11 @@ import torch
 from tiltyard.build import env_factory, probe, run_parts, run_plan, turns_factory
 from tiltyard.manifest import ALGORITHM_SECTIONS, LoraSection, RolloutSection, load_manifest
 from tiltyard.manifest.keys import LATER, RENAMED, leaf_paths
-from tiltyard.models.trainable import LoraSettings
+from tiltyard.models.trainable import LoraSettings, decoder_layers
+from tiltyard.report.loggers import make_loggers
 from tiltyard.rollout.limits import Limits
 from tiltyard.train.algorithms import ALGORITHMS, GRPO
+from tiltyard.train.forward import unwrapped
 from tiltyard.train.observer import SilentObserver
 from tiltyard.train.run_folder import RunFolder
 
@@ -31,12 +33,13 @@ OTHER = {
     "environment": "{env_type: rollout, entrypoint: 'env.py:Env', env_config: {size: 5, system_prompt: Hi}, "
     "max_turns: 4, max_reward: 2.5, chat_template_kwargs: {shout: true}, request_timeout_s: 12}",
     "model": "{name: model, dtype: bfloat16, device: cpu, tool_parser: react, train: lora, "
-    "lora: {rank: 3, alpha: 5, targets: [q_proj]}}",
+    "lora: {rank: 3, alpha: 5, targets: [q_proj]}, gradient_checkpointing: true}",
     "algorithm": "{name: GRPO, group_size: 3, kl_coef: 0.2}",
     "rollout": "{temperature: 0.7, top_p: 1.0, top_k: 0, max_tokens_per_turn: 11, length_reward: -2, max_context: 900, "
     "max_seconds: 50, max_tool_calls: 6, max_observation_chars: 500, linger_s: 2}",
     "training": "{steps: 8, batch_size: 2, learning_rate: 2e-4, warmup_steps: 3, weight_decay: 0.1, "
-    "max_grad_norm: 0.5, seed: 13, save_every: 4, keep_checkpoints: 5, truncated: zero, threads: 1, "
+    "max_grad_norm: 0.5, schedule: cosine, schedule_end: 0.1, pack_tokens: 99, loggers: [tensorboard], "
+    "seed: 13, save_every: 4, keep_checkpoints: 5, truncated: zero, threads: 1, "
     "eval: {tasks: 7, every: 2, before: false, after: false, temperature: 0}}",
 }
 
@@ -78,6 +81,7 @@ def test_every_key_reaches_its_consumer(built):
         "model.device": next(learner.trainable.model.parameters()).device.type,
         "model.tool_parser": collector._rollout.renderer.family.name,
         "model.train": type(learner.trainable).__name__,
+        "model.gradient_checkpointing": decoder_layers(unwrapped(learner.trainable.model))[0].forward.func.__module__,
         "model.lora.rank": adapter.r,
         "model.lora.alpha": adapter.lora_alpha,
         "model.lora.targets": adapter.target_modules,
@@ -91,23 +95,27 @@ def test_every_key_reaches_its_consumer(built):
         "rollout.max_seconds": limits.max_seconds,
         "rollout.max_tool_calls": limits.max_tool_calls,
         "rollout.max_observation_chars": turns._max_chars,
-        "rollout.linger_s": collector._rollout.linger_s,
-        "training.steps": plan.steps,
+        "rollout.linger_s": collector._rollout.patience.linger_s,
+        "training.steps": plan.schedule.steps,
         "training.batch_size": (collector.batch_size, collector._assigner._batch_size),
         "training.learning_rate": learner.settings.learning_rate,
         "training.warmup_steps": learner.settings.warmup_steps,
         "training.weight_decay": learner.settings.weight_decay,
         "training.max_grad_norm": learner.settings.max_grad_norm,
+        "training.schedule": (learner.settings.schedule, learner.settings.total_steps),
+        "training.schedule_end": learner.settings.end_share,
+        "training.pack_tokens": learner._asking.pack_tokens,
+        "training.loggers": [logger.name for logger in make_loggers(manifest.training.loggers)],
         "training.seed": (collector._rollout.seed, collector._assigner._seed),
-        "training.save_every": plan.save_every,
-        "training.keep_checkpoints": plan.keep_checkpoints,
+        "training.save_every": plan.schedule.save_every,
+        "training.keep_checkpoints": plan.schedule.keep_checkpoints,
         "training.truncated": plan.truncated,
         "training.threads": torch.get_num_threads(),
-        "training.eval.tasks": len(plan.evaluation.tasks),
-        "training.eval.every": plan.evaluation.every,
-        "training.eval.before": plan.evaluation.before,
-        "training.eval.after": plan.evaluation.after,
-        "training.eval.temperature": plan.evaluation.sampling.temperature,
+        "training.eval.tasks": len(plan.tasks),
+        "training.eval.every": plan.schedule.eval_every,
+        "training.eval.before": plan.schedule.eval_before,
+        "training.eval.after": plan.schedule.eval_after,
+        "training.eval.temperature": plan.eval_sampling.temperature,
     }
     expected = {
         "environment.env_type": "rollout",
@@ -122,6 +130,7 @@ def test_every_key_reaches_its_consumer(built):
         "model.device": "cpu",
         "model.tool_parser": "react",
         "model.train": "AdapterModel",
+        "model.gradient_checkpointing": "tiltyard.models.recompute",
         "model.lora.rank": 3,
         "model.lora.alpha": 5.0,
         "model.lora.targets": {"q_proj"},
@@ -142,6 +151,10 @@ def test_every_key_reaches_its_consumer(built):
         "training.warmup_steps": 3,
         "training.weight_decay": 0.1,
         "training.max_grad_norm": 0.5,
+        "training.schedule": ("cosine", 8),
+        "training.schedule_end": 0.1,
+        "training.pack_tokens": 99,
+        "training.loggers": ["tensorboard"],
         "training.seed": (13, 13),
         "training.save_every": 4,
         "training.keep_checkpoints": 5,
@@ -155,7 +168,7 @@ def test_every_key_reaches_its_consumer(built):
     }
     assert found == expected
     known = {leaf for leaf in leaf_paths() if not leaf.startswith("algorithm.")}
-    assert set(found) - {"algorithm"} | OF_A_SERVER | OF_OBSERVATIONS == known
+    assert set(found) - {"algorithm"} | OF_A_SERVER | OF_OBSERVATIONS | OF_A_DATASET == known
 
 
 SHARED = {

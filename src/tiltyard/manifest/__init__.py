@@ -1,7 +1,7 @@
 """Manifests: the one file that names what runs."""
 
 from tiltyard.manifest.algorithms import ALGORITHM_SECTIONS, AlgorithmSection, GRPOSection
-from tiltyard.manifest.loading import load_manifest, manifest_from_text, manifest_to_yaml
+from tiltyard.manifest.loading import load_manifest, manifest_from_text, manifest_from_values, manifest_to_yaml
 from tiltyard.manifest.sections import (
     EnvironmentSection,
     EvalSection,
@@ -25,5 +25,6 @@ __all__ = [
     "TrainingSection",
     "load_manifest",
     "manifest_from_text",
+    "manifest_from_values",
     "manifest_to_yaml",
 ]

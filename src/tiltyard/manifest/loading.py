@@ -1,5 +1,6 @@
 """From a manifest's text to checked values, with everything that is wrong said at once."""
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tiltyard.manifest.algorithms import ALGORITHM_SECTIONS
 from tiltyard.manifest.environment import environment_problems
 from tiltyard.manifest.keys import settle_keys
 from tiltyard.manifest.paths import settle_paths
-from tiltyard.manifest.sections import LoraSection, Manifest
+from tiltyard.manifest.sections import LoraSection, Manifest, RolloutSection
 from tiltyard.manifest.yaml_text import Problem, join_path, read_yaml, write_yaml
 
 _SAID: Mapping[tuple[str, str], str] = {
@@ -33,6 +34,9 @@ _SAID: Mapping[tuple[str, str], str] = {
     ),
 }
 """Values that mean something elsewhere, with what to write instead."""
+
+OF_OBJECTIVE: Mapping[str, str] = {"sft": "SFT", "preference": "DPO"}
+"""The algorithm that learns from rows, by their objective."""
 
 _SYMBOLS: Mapping[str, str] = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _WANTED: Mapping[str, str] = {
@@ -81,10 +85,25 @@ def manifest_from_text(text: str, *, source: str, base: Path, overrides: Sequenc
     if not isinstance(read.value, dict) or not _is_manifest(read.value):
         whole = problems if read.value is None and problems else [Problem("", _refusal(read.value))]
         raise _error(source, whole)
-    tree: dict[str, Any] = read.value
+    return _manifest(read.value, problems, source, base, overrides)
+
+
+def manifest_from_values(values: Mapping[str, Any], *, source: str, base: Path) -> Manifest:
+    """Check what a manifest would say, given as nested mappings; `source` and `base` as in `manifest_from_text`.
+
+    Raises:
+        ManifestError: Something is wrong; the message lists all of it, by dotted path.
+    """
+    return _manifest(copy.deepcopy(dict(values)), [], source, base, ())
+
+
+def _manifest(
+    tree: dict[str, Any], problems: list[Problem], source: str, base: Path, overrides: Sequence[str]
+) -> Manifest:
     settle_paths(tree, base, problems)
     for override in overrides:
         _apply(override, tree, problems)
+    _name_algorithm(tree)
     manifest = _validate(settle_keys(tree, problems), problems)
     if manifest is None:
         raise _error(source, problems)
@@ -94,6 +113,15 @@ def manifest_from_text(text: str, *, source: str, base: Path, overrides: Sequenc
 def manifest_to_yaml(manifest: Manifest) -> str:
     """Write the manifest with every default spelled out; loading it gives an equal one."""
     return write_yaml(manifest.model_dump())
+
+
+def _name_algorithm(tree: dict[str, Any]) -> None:
+    """Give the algorithm its default name, which is another one where rows are learned."""
+    environment, algorithm = tree.get("environment"), tree.get("algorithm") or {}
+    objective = environment.get("objective") if isinstance(environment, Mapping) else None
+    name = OF_OBJECTIVE.get(objective) if isinstance(objective, str) else None
+    if name and isinstance(algorithm, Mapping) and isinstance(environment, Mapping):
+        tree["algorithm"] = {"name": name, **algorithm}
 
 
 def _is_manifest(tree: Mapping[Any, Any]) -> bool:
@@ -152,10 +180,39 @@ def _contradictions(manifest: Manifest) -> Iterator[Problem]:
     train = manifest.model.train
     if train != "lora" and manifest.model.lora != LoraSection():
         yield Problem("model.lora", f"only with model.train: lora, got train: {train}")
+    yield from _training_problems(manifest)
+    yield from _algorithm_problems(manifest)
     try:
         manifest.algorithm.settings()
     except ConfigurationError as error:
         yield Problem("algorithm", str(error))
+
+
+def _training_problems(manifest: Manifest) -> Iterator[Problem]:
+    training = manifest.training
+    if training.epochs is not None and manifest.environment.env_type != "dataset":
+        yield Problem("training.epochs", "only with env_type: dataset; a run over rollouts has training.steps")
+    if training.schedule == "constant" and training.schedule_end:
+        yield Problem("training.schedule_end", "only with training.schedule: linear or cosine, got constant")
+    if len(set(training.loggers)) < len(training.loggers):
+        yield Problem("training.loggers", f"names one twice: {', '.join(training.loggers)}")
+
+
+def _algorithm_problems(manifest: Manifest) -> Iterator[Problem]:
+    """The algorithm is of the environment's kind, and nothing is said of episodes where none is played."""
+    environment, name = manifest.environment, manifest.algorithm.name
+    of_rows = {wanted: objective for objective, wanted in OF_OBJECTIVE.items()}
+    if environment.env_type == "rollout":
+        if name in of_rows:
+            yield Problem(
+                "algorithm.name", f"{name} learns from rows: env_type: dataset with objective: {of_rows[name]}"
+            )
+        return
+    if environment.objective is not None and name != OF_OBJECTIVE[environment.objective]:
+        wanted = OF_OBJECTIVE[environment.objective]
+        yield Problem("algorithm.name", f"{wanted} is what learns with objective: {environment.objective}, got {name}")
+    if manifest.rollout != RolloutSection():
+        yield Problem("rollout", "only with env_type: rollout; nothing is sampled with env_type: dataset")
 
 
 def _problem(details: ErrorDetails) -> Problem:

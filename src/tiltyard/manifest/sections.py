@@ -4,7 +4,7 @@ Values are checked strictly: text is never taken for a number, a bool never for 
 int is a fine float. A key without a value, or with null, means its default.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -52,6 +52,9 @@ class ModelSection(Section):
         default="full", description="What learns: `full`, `last:K` (the last K layers) or `lora`."
     )
     lora: LoraSection = Field(default=LoraSection(), description="The adapter, with `train: lora`.")
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute activations again going backward: less memory, about a third more work."
+    )
 
 
 class RolloutSection(Section):
@@ -96,21 +99,38 @@ class EvalSection(Section):
 class TrainingSection(Section):
     """`training`: how long and how fast."""
 
-    steps: int = Field(default=100, ge=1, description="Optimiser steps of the whole run, resumed parts included.")
+    steps: int = Field(default=100, ge=1, description="Steps of the whole run, resumed parts included.")
+    epochs: int | None = Field(
+        default=None, ge=1, description="With `env_type: dataset`: passes over the training rows, in place of `steps`."
+    )
     batch_size: int = Field(default=8, ge=1, description="Groups in one step; episodes are this times `group_size`.")
     learning_rate: float = Field(default=1e-5, gt=0, description="Learning rate after the warm-up.")
     warmup_steps: int = Field(default=0, ge=0, description="Steps over which the learning rate rises from 0.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="How the learning rate falls from the warm-up to the last step."
+    )
+    schedule_end: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the learning rate that is left at the last step, where it falls."
+    )
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay; norms and biases do not decay.")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm.")
+    pack_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens of one forward pass, whose gradients add up to the step's; not given, the hidden size.",
+    )
     seed: int = Field(default=0, ge=0, description="All randomness of the run derives from it.")
     save_every: int = Field(
         default=10, ge=0, description="Checkpoint each so many steps, and at the end; 0 only at the end."
     )
-    keep_checkpoints: int = Field(default=2, ge=1, description="How many of the last checkpoints stay.")
+    keep_checkpoints: int = Field(default=2, ge=1, description="Last checkpoints that stay, beside the best.")
     truncated: Literal["keep", "zero", "mask"] = Field(
         default="keep", description="Truncated episodes: train as they are, count as reward 0, or stay out of the loss."
     )
     threads: int | None = Field(default=None, ge=1, description="Threads of torch; not given, left as they are.")
+    loggers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
+        default=[], description="Where figures go beside `metrics.jsonl`, which is always written."
+    )
     eval: EvalSection = Field(default=EvalSection(), description="Evaluation on held-out tasks.")
 
 

@@ -97,11 +97,11 @@ def save_checkpoint(
     about = {"format": FORMAT, "step": step, "position": dict(position), "files": files}
     (partial / MANIFEST).write_text(json.dumps(about, indent=2, allow_nan=False), encoding="utf-8")
     for path in (*partial.iterdir(), partial):
-        _sync(path)
+        sync(path)
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
-    _sync(folder)
+    sync(folder)
     remove_old_checkpoints(folder, keep)
     return final
 
@@ -118,7 +118,7 @@ def mark_best(folder: Path, about: Mapping[str, Any]) -> None:
     """Name the best checkpoint from now on; `about` has its `step`, and what is known of it."""
     beside = folder / f"{BEST}.tmp"
     beside.write_text(json.dumps(dict(about), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    _sync(beside)
+    sync(beside)
     beside.replace(folder / BEST)
 
 
@@ -276,7 +276,7 @@ def _fingerprint(path: Path) -> dict[str, Any]:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Have a file, or a folder's list of names, on the disk before going on."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
