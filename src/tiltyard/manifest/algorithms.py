@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag
 
+from tiltyard.manifest.dataset_algorithms import DPOSection, SFTSection
 from tiltyard.manifest.section import Section
 from tiltyard.train import algorithms
 
@@ -195,7 +196,9 @@ AlgorithmSection = Annotated[
     | Annotated[GSPOSection, Tag("GSPO")]
     | Annotated[CISPOSection, Tag("CISPO")]
     | Annotated[LLMPPOSection, Tag("LLMPPO")]
-    | Annotated[LLMREINFORCESection, Tag("LLMREINFORCE")],
+    | Annotated[LLMREINFORCESection, Tag("LLMREINFORCE")]
+    | Annotated[SFTSection, Tag("SFT")]
+    | Annotated[DPOSection, Tag("DPO")],
     Discriminator(algorithm_name),
 ]
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+CHARS_BEFORE = 10
+"""How much of what two texts have in common an error shows before they differ."""
+
+
 class ConversationEncoder:
     """Turns a conversation into the transcript that a rollout would have kept of it.
 
@@ -122,6 +126,7 @@ class ConversationEncoder:
         made = self.encoder.decode(ids)
         if not whole.startswith(made) or whole[len(made) :].strip():
             at = next((i for i, pair in enumerate(zip(made, whole, strict=False)) if pair[0] != pair[1]), len(whole))
+            at = max(0, at - CHARS_BEFORE)
             raise TemplateError(
                 f"the chat template of {self._name!r} renders this conversation as a whole otherwise than turn by "
                 f"turn: expected {self._shown(whole[at:])}, got {self._shown(made[at:])}; set "
