@@ -72,9 +72,13 @@ if TYPE_CHECKING:
     from tiltyard.tools.mcp import McpServer, McpTools, mcp_factory, mcp_tools
     from tiltyard.train.algorithms import GRPO
     from tiltyard.train.batch import Batch, build_batch
+    from tiltyard.train.dataset_env import DatasetEnv
+    from tiltyard.train.examples import RowSettings
     from tiltyard.train.learner import Learner
     from tiltyard.train.optimiser import OptimiserSettings
+    from tiltyard.train.supervised_algorithms import DPO, SFT
     from tiltyard.training import train_llm_rollout
+    from tiltyard.training_rows import train_llm_dataset
     from tiltyard.types import FinishReason, Message, Prompt, Reply, StepResult, Task, ToolCall, ToolSchema, Turn
 
 __version__ = "0.1.0"
@@ -90,6 +94,8 @@ _HOME = {
     "CheckpointError": "tiltyard.errors",
     "ConcurrentRollout": "tiltyard.rollout.concurrent",
     "ConfigurationError": "tiltyard.errors",
+    "DatasetEnv": "tiltyard.train.dataset_env",
+    "DPO": "tiltyard.train.supervised_algorithms",
     "ENDINGS": "tiltyard.rollout.outcome",
     "Ending": "tiltyard.rollout.outcome",
     "Env": "tiltyard.envs.base",
@@ -136,6 +142,7 @@ _HOME = {
     "RolloutCollector": "tiltyard.rollout.collector",
     "RolloutError": "tiltyard.errors",
     "RolloutHarness": "tiltyard.rollout.harness",
+    "RowSettings": "tiltyard.train.examples",
     "Rubric": "tiltyard.rewards",
     "RowSplit": "tiltyard.rows",
     "Rows": "tiltyard.rows",
@@ -145,6 +152,7 @@ _HOME = {
     "Sequential": "tiltyard.rewards",
     "ServerFullError": "tiltyard.errors",
     "ServerReport": "tiltyard.serving.place",
+    "SFT": "tiltyard.train.supervised_algorithms",
     "StepResult": "tiltyard.types",
     "Task": "tiltyard.types",
     "TaskAssigner": "tiltyard.rollout.tasks",
@@ -185,12 +193,15 @@ _HOME = {
     "score_batch": "tiltyard.rollout.scoring",
     "split_rows": "tiltyard.rows",
     "tool": "tiltyard.tools.base",
+    "train_llm_dataset": "tiltyard.training_rows",
     "train_llm_rollout": "tiltyard.training",
 }
 
 __all__ = [
+    "DPO",
     "ENDINGS",
     "GRPO",
+    "SFT",
     "APIMultiTurnRollout",
     "ActionRefusedError",
     "AsyncPolicy",
@@ -200,6 +211,7 @@ __all__ = [
     "CheckpointError",
     "ConcurrentRollout",
     "ConfigurationError",
+    "DatasetEnv",
     "Ending",
     "Env",
     "EnvError",
@@ -244,6 +256,7 @@ __all__ = [
     "RolloutCollector",
     "RolloutError",
     "RolloutHarness",
+    "RowSettings",
     "RowSplit",
     "Rows",
     "RowsNotFoundError",
@@ -293,6 +306,7 @@ __all__ = [
     "score_batch",
     "split_rows",
     "tool",
+    "train_llm_dataset",
     "train_llm_rollout",
 ]
 

@@ -1,6 +1,6 @@
 """From a manifest with `env_type: dataset` to what runs: the rows, the model that learns them, and the run."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from tiltyard.train.observer import RunObserver
 from tiltyard.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from tiltyard.models.loading import LoadedModel
+    from tiltyard.models.trainable import TrainableModel
     from tiltyard.train.dataset import DatasetPlan
     from tiltyard.train.dataset_env import DatasetEnv
 
@@ -39,8 +41,25 @@ def rows_of(manifest: Manifest) -> Rows:
         raise ManifestError(f"environment.dataset: {error}") from error
 
 
-def dataset_env(manifest: Manifest, tokenizer: Any) -> "DatasetEnv":
-    """Encode the rows of a manifest for its objective.
+@dataclass(frozen=True, slots=True)
+class GivenRows:
+    """What a caller of Python has made already; None is made as the manifest says.
+
+    Attributes:
+        rows: The rows, not yet encoded.
+        env: The rows, encoded.
+        loaded: The model, ready to be made trainable.
+        model: The model, trainable as it is; `env` is given then too.
+    """
+
+    rows: Rows | None = None
+    env: "DatasetEnv | None" = None
+    loaded: "LoadedModel | None" = None
+    model: "TrainableModel | None" = None
+
+
+def dataset_env(manifest: Manifest, tokenizer: Any, given: Rows | None = None) -> "DatasetEnv":
+    """Encode the rows of a manifest, or those that were given, for its objective.
 
     Raises:
         ManifestError: They cannot be used so; the message names the key.
@@ -50,7 +69,7 @@ def dataset_env(manifest: Manifest, tokenizer: Any) -> "DatasetEnv":
     from tiltyard.train.dataset_env import DatasetEnv
     from tiltyard.train.examples import RowSettings
 
-    section, algorithm, rows = manifest.environment, manifest.algorithm, rows_of(manifest)
+    section, algorithm, rows = manifest.environment, manifest.algorithm, given or rows_of(manifest)
     assert isinstance(algorithm, SFTSection | DPOSection), "the manifest was checked"
     assert section.objective is not None, "the manifest was checked"
     template = None
@@ -102,7 +121,12 @@ def dataset_plan(manifest: Manifest, env: "DatasetEnv") -> "DatasetPlan":
     )
 
 
-def train_dataset_manifest(manifest: Manifest, folder: RunFolder, observer: RunObserver) -> dict[str, Any]:
+def train_dataset_manifest(
+    manifest: Manifest,
+    folder: RunFolder,
+    observer: RunObserver,
+    given: GivenRows = GivenRows(),
+) -> dict[str, Any]:
     """Train on the rows that the manifest names, from where the folder stands; returns what `summary.json` has.
 
     Raises:
@@ -114,7 +138,7 @@ def train_dataset_manifest(manifest: Manifest, folder: RunFolder, observer: RunO
 
     with folder:
         try:
-            go_on = _prepared(manifest, folder, with_loggers(manifest, observer))
+            go_on = _prepared(manifest, folder, with_loggers(manifest, observer), given)
         except BaseException:
             folder.discard()
             raise
@@ -143,21 +167,28 @@ def check_dataset_manifest(manifest: Manifest) -> str:
     return "\n".join(lines)
 
 
-def _prepared(manifest: Manifest, folder: RunFolder, observer: RunObserver) -> "partial[dict[str, Any]]":
+def _prepared(
+    manifest: Manifest, folder: RunFolder, observer: RunObserver, given: GivenRows
+) -> "partial[dict[str, Any]]":
     """Read the rows and load the model; returns the run."""
     torch = require("torch", "train")
     require("transformers", "train")
     from tiltyard.build import trainable_model
     from tiltyard.models.loading import load_model, load_tokenizer
-    from tiltyard.train.dataset import train_llm_dataset
+    from tiltyard.train.dataset import run_dataset
 
     training, algorithm = manifest.training, manifest.algorithm
     assert isinstance(algorithm, SFTSection | DPOSection), "the manifest was checked"
-    env = dataset_env(manifest, load_tokenizer(manifest.model.name))
+    section, loaded = manifest.model, given.loaded
+    env = given.env
+    if env is None:
+        env = dataset_env(manifest, loaded.tokenizer if loaded else load_tokenizer(section.name), given.rows)
     plan = dataset_plan(manifest, env)
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     torch.manual_seed(training.seed)
-    loaded = load_model(manifest.model.name, dtype=manifest.model.dtype, device=manifest.model.device)
-    model = trainable_model(manifest, loaded.model)
-    return partial(train_llm_dataset, env, model, algorithm.settings(), plan, folder, observer)
+    model = given.model
+    if model is None:
+        loaded = loaded or load_model(section.name, dtype=section.dtype, device=section.device)
+        model = trainable_model(manifest, loaded.model)
+    return partial(run_dataset, env, model, algorithm.settings(), plan, folder, observer)

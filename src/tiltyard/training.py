@@ -30,7 +30,8 @@ EnvFactory = Callable[..., Any] | str
 """An environment's class or a function that makes one; or `module:attr`, `path.py:attr`, or a server's URL."""
 
 _SOURCES = ("entrypoint", "env_url", "dataset", "rubric_file_path", "rubric_name")
-_ELSEWHERE = "given_in_python"
+ELSEWHERE = "given_in_python"
+"""Stands in the run folder's manifest for an object that no other process can find."""
 
 
 def train_llm_rollout(
@@ -68,7 +69,7 @@ def train_llm_rollout(
     if resume and out is None:
         raise ConfigurationError("resume goes on with the run in `out`: give its folder")
     path = Path(out if out is not None else f"runs/train-{time.strftime('%Y%m%d-%H%M%S')}")
-    settings = manifest_of(path) if resume and config is None else _settings(config)
+    settings = manifest_of(path) if resume and config is None else settings_of(config)
     manifest = _with(settings, env_factory, policy)
     given = Given(_made_by(env_factory, manifest), **_model_of(policy))
     if resume:
@@ -78,7 +79,7 @@ def train_llm_rollout(
     return train_manifest(manifest, folder, terminal_observer() if observer is None else observer, given)
 
 
-def _settings(config: Config | None) -> Manifest | dict[str, Any]:
+def settings_of(config: Config | None) -> Manifest | dict[str, Any]:
     """The settings as they were given: whole, or those of a mapping."""
     if isinstance(config, Manifest):
         return config
@@ -106,7 +107,7 @@ def _with(config: Manifest | dict[str, Any], env_factory: Any, policy: Any) -> M
         name = _name_of(env_factory)
         environment["env_url" if is_url(name) else "entrypoint"] = name
     if policy is not None:
-        model["name"] = policy if isinstance(policy, str) else getattr(policy, "name", f"{_ELSEWHERE}/policy")
+        model["name"] = policy if isinstance(policy, str) else getattr(policy, "name", f"{ELSEWHERE}/policy")
     return manifest_from_values(
         {**values, "environment": environment, "model": model}, source="config", base=Path.cwd()
     )
@@ -123,7 +124,7 @@ def _name_of(env_factory: Any) -> str:
         )
     module, name = getattr(env_factory, "__module__", None), getattr(env_factory, "__qualname__", "")
     found = bool(module) and module != "__main__" and all(part.isidentifier() for part in name.split("."))
-    return f"{module}:{name}" if found else f"{_ELSEWHERE}:env_factory"
+    return f"{module}:{name}" if found else f"{ELSEWHERE}:env_factory"
 
 
 def _made_by(env_factory: Any, manifest: Manifest) -> Callable[[], Any] | None:

@@ -12,13 +12,14 @@ from tiltyard.errors import CheckpointError, ConfigurationError, ManifestError
 from tiltyard.manifest import load_manifest, manifest_to_yaml
 from tiltyard.models.loading import load_model
 from tiltyard.models.trainable import make_trainable
-from tiltyard.train.dataset import DatasetPlan, steps_of, train_llm_dataset
+from tiltyard.train.dataset import DatasetPlan, run_dataset, steps_of
 from tiltyard.train.dataset_env import DatasetEnv
 from tiltyard.train.observer import SilentObserver
 from tiltyard.train.optimiser import OptimiserSettings
 from tiltyard.train.plan import Schedule
 from tiltyard.train.run_folder import RunFolder
 from tiltyard.train.supervised_algorithms import DPO, SFT
+from tiltyard.training_rows import train_llm_dataset
 
 ROWS = [{"prompt": f"say {i}", "response": f"it is {i % 3}"} for i in range(30)]
 SECTIONS = {
@@ -188,7 +189,34 @@ def test_from_python_the_same_run_is_made_of_its_parts(model_folder, tmp_path):
     plan = DatasetPlan(Schedule(steps=3), OptimiserSettings(1e-2), batch_size=4)
     model = make_trainable(loaded.model, "lora")
     with RunFolder.create(tmp_path / "run", "") as folder:
-        summary = train_llm_dataset(env, model, SFT(), plan, folder)
+        summary = run_dataset(env, model, SFT(), plan, folder)
     assert summary["eval_after"]["mean"] < summary["eval_before"]["mean"]
     with pytest.raises(ConfigurationError, match="DPO does not learn from rows for 'sft'"):
-        train_llm_dataset(env, model, DPO(), plan, folder)
+        run_dataset(env, model, DPO(), plan, folder)
+
+
+QUICK = {"environment": {"objective": "sft"}, "training": {"steps": 3, "batch_size": 4, "learning_rate": 1e-2}}
+
+
+def test_rows_and_the_name_of_a_model_are_enough(model_folder, tmp_path):
+    """What is left out has a manifest's default; the summary is that of the run folder."""
+    summary = train_llm_dataset(QUICK, ROWS, str(model_folder), out=tmp_path / "run", observer=SilentObserver())
+    assert (summary["steps_done"], summary["dataset"]["train"]["rows"]) == (3, 27)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == json.loads(json.dumps(summary))
+
+
+def test_an_environment_of_rows_brings_its_objective(model_folder, tmp_path):
+    """A trainable model goes with it; the run goes on in its folder with both."""
+    loaded = load_model(str(model_folder))
+    env = DatasetEnv(ROWS, loaded.tokenizer, objective="sft")
+    training = {"training": QUICK["training"]}
+    model = make_trainable(loaded.model, "full")
+    train_llm_dataset(training, env, model, out=tmp_path / "run", observer=SilentObserver())
+    longer = {"training": {**QUICK["training"], "steps": 5}}
+    model = make_trainable(load_model(str(model_folder)).model, "full")
+    summary = train_llm_dataset(longer, env, model, out=tmp_path / "run", resume=True, observer=SilentObserver())
+    assert (summary["steps_done"], summary["attempts"]) == (5, 2)
+    with pytest.raises(ConfigurationError, match="the DatasetEnv is for 'sft'"):
+        train_llm_dataset({"environment": {"objective": "preference"}}, env, model, out=tmp_path / "other")
+    with pytest.raises(ConfigurationError, match="has no tokenizer here: give a DatasetEnv"):
+        train_llm_dataset(QUICK, ROWS, model, out=tmp_path / "other")

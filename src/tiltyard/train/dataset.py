@@ -56,7 +56,7 @@ def steps_of(epochs: float, rows: int, batch_size: int) -> int:
     return max(1, ceil(epochs * rows / batch_size))
 
 
-def train_llm_dataset(
+def run_dataset(
     env: DatasetEnv,
     trainable: TrainedModel,
     algorithm: SFT | DPO,
