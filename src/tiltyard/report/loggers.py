@@ -57,16 +57,20 @@ class LoggerObserver:
 
     def evaluated(self, phase: str, score: Mapping[str, Any]) -> None:
         """Log the evaluation; those in between go into one curve, `eval/...`, with the first and the last."""
-        self._call(self._logger.log, dict(flat(score, "eval")), int(score.get("step", 0)))
+        self._log(score, "eval")
 
     def step_finished(self, metrics: Mapping[str, Any]) -> None:
         """Log the step."""
-        self._call(self._logger.log, dict(flat(metrics, "train")), int(metrics["step"]))
+        self._log(metrics, "train")
 
     def run_finished(self) -> None:
         """End."""
         if self._started:
             self._call(self._logger.finish)
+
+    def _log(self, figures: Mapping[str, Any], prefix: str) -> None:
+        told = {name: value for name, value in figures.items() if name != "step"}
+        self._call(self._logger.log, dict(flat(told, prefix)), int(figures["step"]))
 
     def _call(self, call: Callable[..., None], *args: Any) -> None:
         if not self._works:
@@ -79,13 +83,11 @@ class LoggerObserver:
 
 
 def flat(figures: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
-    """Give every finite number of nested figures under its path; a bool is none, and the step itself is left out."""
+    """Give every finite number of nested figures under its path; a bool is no number."""
     for name, value in figures.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}/{name}")
-        elif isinstance(value, bool) or name in ("step", "attempt"):
-            continue
-        elif isinstance(value, int | float) and math.isfinite(value):
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             yield f"{prefix}/{name}", float(value)
 
 
