@@ -1,8 +1,8 @@
 """Losses as pure functions over the trained tokens of a step, one vector entry per token.
 
 Masks select and never multiply: 0 * NaN is NaN, in the value and in the gradient. All arithmetic is float32, whatever
-the model's dtype (float64 stays float64). How tokens are averaged is decided before any of them is computed (`token_weights`), so that the sum
-over micro-batches is the loss of the whole optimiser step, whatever the split.
+the model's dtype (float64 stays float64). How tokens are averaged is decided before any of them is computed
+(`token_weights`), so that the sum over micro-batches is the loss of the whole optimiser step, whatever the split.
 """
 
 import math
@@ -115,9 +115,9 @@ def with_sampler_correction(terms: TokenTerms, tokens: TokenBatch, *, cap: float
     """Weigh every token's loss with min(old / sampler, cap), without gradient: truncated importance sampling.
 
     `tokens.old` are the trainer's log-probabilities at the start of the update, on the weights that it has then;
-    `tokens.sampler` those that the tokens were drawn with, by another program or from older weights. Where the two agree
-    the weight is 1. (Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"; the cap
-    is that of Ionides 2008, "Truncated Importance Sampling".)
+    `tokens.sampler` those that the tokens were drawn with, by another program or from older weights. Where the two
+    agree the weight is 1. (Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training";
+    the cap is that of Ionides 2008, "Truncated Importance Sampling".)
     """
     assert tokens.sampler is not None
     apart = (_long(tokens.old) - _long(tokens.sampler)).detach()
