@@ -118,6 +118,14 @@ def test_a_run_is_not_resumed_with_other_settings(write_manifest, train, tmp_pat
     )
 
 
+def test_a_run_whose_learning_rate_falls_to_its_last_step_is_given_no_more(write_manifest, train, tmp_path):
+    """Its steps so far would have had other rates, and so other weights."""
+    path = write_manifest(training="{steps: 1, batch_size: 2, schedule: linear, eval: {tasks: 0}}")
+    train(path, tmp_path / "run")
+    with pytest.raises(ManifestError, match=r"training\.steps: the run has 1, now it is 2"):
+        train(None, tmp_path / "run", "training.steps=2", resume=True)
+
+
 def test_a_folder_without_a_run_is_not_resumed(train, tmp_path):
     """The folder is named whole."""
     with pytest.raises(ConfigurationError, match=r"is no run folder: it has no config\.yaml"):

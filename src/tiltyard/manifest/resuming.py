@@ -50,7 +50,9 @@ def refuse_changes(run: str | Path, before: Manifest, after: Manifest) -> None:
         ManifestError: It does; all of it is listed.
     """
     old, new = _flat(before.model_dump()), _flat(after.model_dump())
-    changed = [key for key in {**old, **new} if key not in MAY_CHANGE and old.get(key) != new.get(key)]
+    # Where the learning rate falls towards the last step, another last step is another run from the first one on.
+    may = MAY_CHANGE if before.training.schedule == "constant" else MAY_CHANGE - {"training.steps"}
+    changed = [key for key in {**old, **new} if key not in may and old.get(key) != new.get(key)]
     if changed:
         lines = [f"{key}: the run has {old.get(key)!r}, now it is {new.get(key)!r}" for key in changed]
         raise ManifestError(
