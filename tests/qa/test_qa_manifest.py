@@ -158,8 +158,9 @@ def test_a_reward_file_that_cannot_be_used_is_told_before_a_run(write, tmp_path,
 
 def test_the_only_function_of_a_file_needs_no_name(write, tmp_path):
     """What it imports, and what begins with an underscore, is not meant."""
+    path = write()
     (tmp_path / "reward.py").write_text("from math import sqrt\ndef _no(): ...\ndef yes(completion): return 0.25\n")
-    env = env_factory(load_manifest(write()).environment)()
+    env = env_factory(load_manifest(path).environment)()
     env.reset(row_index=0)
     assert env.step("x")[1] == 0.25
 
