@@ -8,15 +8,19 @@ import pytest
 import torch
 
 from tiltyard.build import env_factory, probe, run_parts, run_plan, turns_factory
+from tiltyard.build_dataset import dataset_env, dataset_plan
 from tiltyard.manifest import ALGORITHM_SECTIONS, LoraSection, RolloutSection, load_manifest
 from tiltyard.manifest.keys import LATER, RENAMED, leaf_paths
 from tiltyard.models.trainable import LoraSettings, decoder_layers
 from tiltyard.report.loggers import make_loggers
 from tiltyard.rollout.limits import Limits
+from tiltyard.testing.tokenizer import byte_tokenizer
 from tiltyard.train.algorithms import ALGORITHMS, GRPO
+from tiltyard.train.examples import RowSettings
 from tiltyard.train.forward import unwrapped
 from tiltyard.train.observer import SilentObserver
 from tiltyard.train.run_folder import RunFolder
+from tiltyard.train.supervised_algorithms import DPO, SFT
 
 ENV = """
 class Env:
@@ -211,6 +215,51 @@ OF_ALGORITHMS = {
 """The keys of each algorithm with something other than their default."""
 
 
+ROW_KEYS = {"max_length": 99, "too_long": "cut", "plain_text": True}
+OF_ROW_ALGORITHMS = {
+    "SFT": ROW_KEYS | {"turns": "last", "loss_normaliser": "sequence"},
+    "DPO": ROW_KEYS | {"loss": "sigmoid", "beta": 0.3, "label_smoothing": 0.1, "nll_coef": 0.5, "reference_free": True},
+}
+"""Those of the algorithms that learn from rows."""
+
+
+@pytest.mark.parametrize(("name", "algorithm"), [("SFT", SFT), ("DPO", DPO)])
+def test_every_key_of_an_algorithm_of_rows_reaches_its_settings(name, algorithm):
+    """A key says either how rows become tokens, or what is learned."""
+    given = OF_ROW_ALGORITHMS[name]
+    section = ALGORITHM_SECTIONS[name](**given)
+    own = {field.name for field in dataclasses.fields(algorithm)}
+    assert section.settings() == algorithm(**{key: value for key, value in given.items() if key in own})
+    assert section.row_settings() == {key: value for key, value in given.items() if key not in own}
+    assert set(given) | {"name"} == set(type(section).model_fields)
+    assert RowSettings(**ALGORITHM_SECTIONS[name]().row_settings()) == RowSettings()
+
+
+OF_A_DATASET = {
+    *("environment.dataset", "environment.dataset_split", "environment.columns", "environment.prompt_template"),
+    *("environment.rubric_file_path", "environment.rubric_name", "environment.train_test_split"),
+    *("environment.objective", "environment.response_column", "training.epochs"),
+}
+
+
+def test_every_key_of_rows_reaches_their_run(write_manifest, tmp_path):
+    """Which rows, under which names, with which prompt, how many held out, and how long the run goes on."""
+    rows = [{"ask": f"q{i}", "said": f"a{i}"} for i in range(10)]
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows/dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = "{env_type: dataset, objective: sft, dataset: ./rows, dataset_split: dev, columns: {ask: question}, "
+    given += "prompt_template: {user_0: 'Now {question}'}, response_column: said, train_test_split: 0.6}"
+    training = "{epochs: 3, batch_size: 4, pack_tokens: 700, seed: 5, learning_rate: 1e-3, eval: {tasks: 2, every: 3}}"
+    manifest = load_manifest(write_manifest(environment=given, algorithm="{}", rollout="{}", training=training))
+    env = dataset_env(manifest, byte_tokenizer())
+    plan = dataset_plan(manifest, env)
+    assert (len(env.train), len(env.held_out), env.objective) == (6, 4, "sft")
+    assert "user\nNow q" in env.shown(env.train[0])
+    assert "⟦a" in env.shown(env.train[0])
+    assert (plan.schedule.steps, plan.batch_size, plan.eval_rows, plan.schedule.eval_every) == (5, 4, 2, 3)
+    assert (plan.pack_tokens, plan.seed, plan.optimiser.learning_rate) == (700, 5, 1e-3)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_key_of_an_algorithm_reaches_its_settings(write_manifest, name):
     """The section of each algorithm makes that algorithm, with every key; a new key must be added here."""
@@ -243,7 +292,7 @@ def test_every_key_of_a_server_reaches_its_client(write_manifest, tmp_path):
 def test_the_manifests_defaults_are_those_of_what_it_sets():
     """A key that is left out means the same as an argument that is left out."""
     assert {name: section().settings() for name, section in ALGORITHM_SECTIONS.items()} == {
-        name: algorithm() for name, algorithm in ALGORITHMS.items()
+        name: algorithm() for name, algorithm in {**ALGORITHMS, "SFT": SFT, "DPO": DPO}.items()
     }
     assert LoraSettings(**LoraSection().model_dump()) == LoraSettings()
     shared = RolloutSection().model_dump(include=set(Limits.__slots__))

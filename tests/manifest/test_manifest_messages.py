@@ -166,7 +166,8 @@ GOLDEN = {
         FINE + "training: {truncated: drop}\nalgorithm: {name: PPO}\n",
         (
             "m.yaml: 2 problems\n"
-            "  algorithm.name: must be one of 'GRPO', 'GSPO', 'CISPO', 'LLMPPO', 'LLMREINFORCE', got 'PPO'\n"
+            "  algorithm.name: must be one of 'GRPO', 'GSPO', 'CISPO', 'LLMPPO', 'LLMREINFORCE', 'SFT', "
+            "'DPO', got 'PPO'\n"
             "  training.truncated: must be one of 'keep', 'zero', 'mask', got 'drop'"
         ),
     ),
@@ -257,12 +258,15 @@ GOLDEN = {
         FINE + "algorithm: GSPO\n",
         (
             "m.yaml: algorithm: must hold keys (name and those of one algorithm: GRPO, GSPO, CISPO, LLMPPO, "
-            "LLMREINFORCE), got 'GSPO'"
+            "LLMREINFORCE, SFT, DPO), got 'GSPO'"
         ),
     ),
     "an algorithm's name that is none": (
         FINE + "algorithm: {name: [GRPO]}\n",
-        ("m.yaml: algorithm.name: must be one of 'GRPO', 'GSPO', 'CISPO', 'LLMPPO', 'LLMREINFORCE', got ['GRPO']"),
+        (
+            "m.yaml: algorithm.name: must be one of 'GRPO', 'GSPO', 'CISPO', 'LLMPPO', 'LLMREINFORCE', 'SFT', "
+            "'DPO', got ['GRPO']"
+        ),
     ),
     "settings that do not go together": (
         FINE + "algorithm: {constant_length: 5}\n",

@@ -158,7 +158,7 @@ def test_the_command_line_checks_and_trains(manifest, tmp_path, capsys):
 def test_the_answers_of_pairs_are_in_no_response_column(manifest):
     """A key of the other objective is refused with its path."""
     environment = SECTIONS["environment"].replace("train_test", "response_column: chosen, train_test")
-    with pytest.raises(ManifestError, match="environment.response_column: only with objective: sft"):
+    with pytest.raises(ManifestError, match=r"environment.response_column: only with objective: sft"):
         load_manifest(manifest(environment=environment))
 
 

@@ -6,7 +6,7 @@
 import time
 from typing import Any
 
-from benchmarks.algorithms_rows import Side, sft_rows
+from benchmarks.algorithms.rows import Side, sft_rows
 from tiltyard.models.loading import LoadedModel
 from tiltyard.models.trainable import make_trainable
 from tiltyard.train.dataset_env import DatasetEnv

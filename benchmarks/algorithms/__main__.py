@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.algorithms_dpo import dpo_ours, dpo_trl
-from benchmarks.algorithms_rows import Side
-from benchmarks.algorithms_sft import sft_ours, sft_trl
+from benchmarks.algorithms.dpo import dpo_ours, dpo_trl
+from benchmarks.algorithms.rows import Side
+from benchmarks.algorithms.sft import sft_ours, sft_trl
 from tiltyard.models.loading import LoadedModel, load_model
 
 BATCH = 8

@@ -5,8 +5,8 @@
 
 import time
 
-from benchmarks.algorithms_rows import Side, preference_rows
-from benchmarks.algorithms_sft import LEARNING_RATE, clock, keep_order, trl_options
+from benchmarks.algorithms.rows import Side, preference_rows
+from benchmarks.algorithms.sft import LEARNING_RATE, clock, keep_order, trl_options
 from tiltyard.models.loading import LoadedModel
 from tiltyard.models.trainable import make_trainable
 from tiltyard.train.dataset_env import DatasetEnv
