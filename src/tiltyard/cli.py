@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     rollout.add_argument("--split", choices=("train", "held-out"), help="whose tasks to play (default: train)")
     rollout.set_defaults(run=_play, checkpoint=None)
 
-    export = commands.add_parser("export", help="write a run's model as a folder for transformers or peft")
+    export = commands.add_parser("export", help="write what a run learned as a folder that other programs load")
     export.add_argument("folder", metavar="RUN", help="the run folder")
     export.add_argument("out", metavar="OUT", help="the folder to make")
     export.add_argument("--checkpoint", default="last", metavar="WHICH", help="last, best or a step (default: last)")

@@ -17,6 +17,7 @@ from tiltyard.build import (
 )
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest import Manifest
+from tiltyard.manifest.algorithms import PolicyGradientSection
 from tiltyard.planning import EVAL_TASKS, held_out_tasks, limits, sampling
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.slots import EnvSlots
@@ -236,4 +237,6 @@ def _sampled_from(manifest: Manifest, request: Request) -> Sampling:
 def _concurrency(manifest: Manifest, request: Request) -> int:
     if request.concurrency is not None:
         return request.concurrency
-    return LIVE_EPISODES if request.server else manifest.training.batch_size * manifest.algorithm.group_size
+    algorithm = manifest.algorithm
+    assert isinstance(algorithm, PolicyGradientSection), "the manifest was checked: episodes are played"
+    return LIVE_EPISODES if request.server else manifest.training.batch_size * algorithm.group_size

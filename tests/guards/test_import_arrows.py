@@ -24,7 +24,7 @@ LAYERS = (
     ("train",),
     ("report",),
     ("manifest",),
-    ("planning", "build", "play", "training", "export"),
+    ("planning", "build", "build_dataset", "play", "training", "training_rows", "export"),
     ("testing", "demo"),
     ("cli", "__main__"),
 )

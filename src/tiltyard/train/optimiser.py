@@ -55,8 +55,8 @@ class OptimiserSettings:
             raise ConfigurationError(f"end_share must be between 0 and 1, got {self.end_share!r}")
         if self.schedule != "constant" and (self.total_steps is None or self.total_steps <= self.warmup_steps):
             raise ConfigurationError(
-                f"the schedule {self.schedule!r} falls from the end of the warm-up to the last step: total_steps must be > "
-                f"warmup_steps ({self.warmup_steps}), got {self.total_steps!r}"
+                f"the schedule {self.schedule!r} falls from the end of the warm-up to the last step: total_steps must "
+                f"be > warmup_steps ({self.warmup_steps}), got {self.total_steps!r}"
             )
 
     def learning_rate_at(self, step: int) -> float:
