@@ -94,7 +94,7 @@ PUBLIC = {
     "QADatasetEnv": "(rows, rubric, *, prompt_template=, held_out=, max_turns=, max_reward=, retry=)",
     "RemoteEnvClient": "(base_url, *, action_field=, mcp_tool=, request_timeout_s=, connect_timeout_s=, capacity_timeout_s=, token=)",
     "Renderer": "protocol",
-    "Reply": "(text, tool_calls=, reasoning=, finish_reason=, token_ids=, logprobs=, prompt_ids=, context_tokens=)",
+    "Reply": "(text, tool_calls=, reasoning=, finish_reason=, token_ids=, logprobs=, prompt_ids=, context_tokens=, sampled_tokens=, written=)",
     "RolloutCollector": "(env_factory, batch_size, group_size, *, policy, renderer, limits, assigner, seed=, on_finished=, linger_s=, prompt_s=, max_live=)",
     "RolloutError": "error: TiltyardError",
     "RolloutHarness": "(env_client, tokenizer, max_turns=, *, limits=, renderer=, chat_template_kwargs=, observation_field=, observation_processor=, system_prompt=, action_field=, mcp_tool=, request_timeout_s=)",
