@@ -45,7 +45,7 @@ def group(number, length):
     for index in range(4):
         transcript = Transcript()
         transcript.observe([1, 2, number + 3])
-        transcript.sample([(7 * index + 3 * step + number) % 300 for step in range(length)], [-5.0] * length)
+        transcript.sample([(7 * index + 3 * step + number) % 300 for step in range(length)], None)
         members.append(
             Trajectory(f"{number}-{index}", task, Ending.DONE, rewards=(float(index),), transcript=transcript)
         )
@@ -55,7 +55,10 @@ def group(number, length):
 def peak(groups, pack_tokens):
     """The most bytes that an update keeps at one time."""
     learner = Learner(
-        make_trainable(tiny_model()), GRPO(group_size=4), OptimiserSettings(learning_rate=1e-3), pack_tokens=pack_tokens
+        make_trainable(tiny_model()),
+        GRPO(group_size=4, old_logprobs="trainer"),
+        OptimiserSettings(learning_rate=1e-3),
+        pack_tokens=pack_tokens,
     )
     kept = Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.keep, kept.give):
