@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tiltyard.build import LocalModel
     from tiltyard.envs.base import Env, TextEnv, TurnEnv
     from tiltyard.envs.check import check_env
     from tiltyard.envs.findings import CheckReport
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         ToolError,
         TranscriptError,
     )
+    from tiltyard.export import export_run
     from tiltyard.manifest import Manifest, load_manifest
     from tiltyard.models.loading import LoadedModel, load_model
     from tiltyard.models.trainable import LoraSettings, make_trainable
@@ -70,7 +72,7 @@ if TYPE_CHECKING:
     from tiltyard.tools.base import Tool, tool
     from tiltyard.tools.manager import ToolManager
     from tiltyard.tools.mcp import McpServer, McpTools, mcp_factory, mcp_tools
-    from tiltyard.train.algorithms import GRPO
+    from tiltyard.train.algorithms import CISPO, GRPO, GSPO, LLMPPO, LLMREINFORCE
     from tiltyard.train.batch import Batch, build_batch
     from tiltyard.train.dataset_env import DatasetEnv
     from tiltyard.train.examples import RowSettings
@@ -106,7 +108,11 @@ _HOME = {
     "EpisodeOverError": "tiltyard.errors",
     "FinishReason": "tiltyard.types",
     "Gate": "tiltyard.rewards",
+    "CISPO": "tiltyard.train.algorithms",
     "GRPO": "tiltyard.train.algorithms",
+    "GSPO": "tiltyard.train.algorithms",
+    "LLMPPO": "tiltyard.train.algorithms",
+    "LLMREINFORCE": "tiltyard.train.algorithms",
     "Group": "tiltyard.rollout.groups",
     "GroupMismatchError": "tiltyard.errors",
     "HFPolicy": "tiltyard.policies.hf",
@@ -117,6 +123,7 @@ _HOME = {
     "Ledger": "tiltyard.tokens.ledger",
     "Limits": "tiltyard.rollout.limits",
     "LoadedModel": "tiltyard.models.loading",
+    "LocalModel": "tiltyard.build",
     "LoraSettings": "tiltyard.models.trainable",
     "LostSessionError": "tiltyard.errors",
     "Manifest": "tiltyard.manifest",
@@ -180,6 +187,7 @@ _HOME = {
     "check_env": "tiltyard.envs.check",
     "episode": "tiltyard.rollout.episode",
     "evaluation_tasks": "tiltyard.rollout.tasks",
+    "export_run": "tiltyard.export",
     "load_manifest": "tiltyard.manifest",
     "load_model": "tiltyard.models.loading",
     "load_rows": "tiltyard.rows",
@@ -198,9 +206,13 @@ _HOME = {
 }
 
 __all__ = [
+    "CISPO",
     "DPO",
     "ENDINGS",
     "GRPO",
+    "GSPO",
+    "LLMPPO",
+    "LLMREINFORCE",
     "SFT",
     "APIMultiTurnRollout",
     "ActionRefusedError",
@@ -231,6 +243,7 @@ __all__ = [
     "Ledger",
     "Limits",
     "LoadedModel",
+    "LocalModel",
     "LoraSettings",
     "LostSessionError",
     "Manifest",
@@ -293,6 +306,7 @@ __all__ = [
     "check_env",
     "episode",
     "evaluation_tasks",
+    "export_run",
     "load_manifest",
     "load_model",
     "load_rows",

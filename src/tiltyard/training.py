@@ -51,7 +51,8 @@ def train_llm_rollout(
         env_factory: Makes a new environment at each call, with `environment.env_config` as keyword arguments. None
             takes the one that `config` names.
         policy: The model that plays and learns: its name, what `load_model` returned, or one that is trainable as it
-            is. Its weights are changed in place. None takes the one that `config` names.
+            is. Its weights are changed in place; with a KL term the reference is the model as it is given, so a run
+            goes on with the model as it was before the run. None takes the one that `config` names.
         out: The run folder to make, or to go on in; None makes one in `runs`, named after the time.
         resume: Go on with the run in `out`.
         observer: Is told how it goes; None shows the progress that the command line shows.

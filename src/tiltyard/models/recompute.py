@@ -28,7 +28,8 @@ def recompute_layers(model: Any) -> None:
             f"{type(model).__name__} has no list of layers to compute again; leave gradient_checkpointing out"
         )
     for layer in layers:
-        layer.forward = partial(_forward, layer.forward)
+        if not (isinstance(layer.forward, partial) and layer.forward.func is _forward):
+            layer.forward = partial(_forward, layer.forward)
 
 
 def _forward(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -190,8 +190,10 @@ class _Loop:
             if schedule.save_every and self.done % schedule.save_every == 0:
                 self._checkpoint()
         self._checkpoint()
-        if schedule.evaluates and schedule.eval_after and self.evaluations.get(AFTER, {}).get("step") != self.done:
-            self._evaluate(AFTER)
+        if schedule.evaluates and schedule.eval_after:
+            if self.evaluations.get(AFTER, {}).get("step") != self.done:
+                self._evaluate(AFTER)
+            self._keep_best()
 
     def _step(self) -> None:
         figures = self.work.step(self.done + 1)
