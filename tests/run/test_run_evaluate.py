@@ -132,3 +132,9 @@ def test_each_part_of_the_reward_is_averaged_under_its_name():
     assert {name: figures[name] for name in figures if name.startswith("reward_parts/")} == parts
     line = step_metrics(episodes, max_reward=None, seconds={})
     assert {name: line[name] for name in line if name.startswith("reward_parts/")} == parts
+
+
+def test_the_figure_is_the_return_of_an_episode_and_not_the_mean_of_its_turns():
+    """A short episode and a long one of equal returns are equally good."""
+    found = score([played(1.0), played(0.25, 0.25, 0.25, 0.25)])
+    assert (found.value.mean, found.value.low, found.value.high, found.value.n) == (1.0, 1.0, 1.0, 2)
