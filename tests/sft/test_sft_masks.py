@@ -195,3 +195,43 @@ def test_a_conversation_without_an_answer_is_refused():
     """There is nothing to learn."""
     with pytest.raises(TemplateError, match="no assistant message"):
         ConversationEncoder(byte_tokenizer()).transcript(TWO_TURNS[:1])
+
+
+def test_thinking_that_the_prompt_opens_and_the_template_drops_is_learned_from_there():
+    """The templates of reasoning models: an answer that begins with what the prompt ends in goes on from it."""
+    turn = "'<|im_start|>' + m['role'] + '\\n' + m['content'].split('</think>')[-1] + '<|im_end|>\\n'"
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ " + turn + " }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}"
+    )
+    encoder = ConversationEncoder(tokenizer)
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>\nhm\n</think>A"}]
+    transcript = encoder.transcript(messages)
+    assert encoder.encoder.decode(transcript.ids).endswith("assistant\n<think>\nhm\n</think>A<|im_end|>")
+    assert learned(encoder, transcript) == ["hm\n</think>A<|im_end|>"]
+    with pytest.raises(TemplateError, match="begin the answers with what the prompt ends in"):
+        encoder.transcript([*messages[:1], {"role": "assistant", "content": "A"}])
+
+
+def test_the_end_of_a_turn_is_learned_and_not_that_of_the_whole_text():
+    """Some templates put a token of their own behind a conversation, which no turn ends with."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "{% if add_generation_prompt %}", "{% if not add_generation_prompt %}{{ '<|endoftext|>' }}{% else %}"
+    )
+    encoder = ConversationEncoder(tokenizer)
+    assert learned(encoder, encoder.transcript(TWO_TURNS)) == ["The third.<|im_end|>", "The fourth.<|im_end|>"]
+
+
+def test_where_no_token_ends_a_turn_the_next_header_is_what_stops_it():
+    """It is learned with the turn before it, as it is sampled; behind the last one stands that of a user."""
+    tokenizer = byte_tokenizer(extra_special_tokens=["<|user|>", "<|assistant|>", "<|system|>"])
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+    )
+    encoder = ConversationEncoder(tokenizer)
+    transcript = encoder.transcript(TWO_TURNS)
+    assert learned(encoder, transcript) == ["The third.<|user|>", "The fourth.<|user|>"]
+    assert encoder.encoder.decode(transcript.ids).count("<|user|>") == 3

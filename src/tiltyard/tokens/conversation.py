@@ -19,6 +19,9 @@ CHARS_BEFORE = 10
 """How much of what two texts have in common an error shows before they differ."""
 
 
+_NEXT: tuple[Message, ...] = ({"role": "user", "content": "x"},)
+
+
 class ConversationEncoder:
     """Turns a conversation into the transcript that a rollout would have kept of it.
 
@@ -51,6 +54,9 @@ class ConversationEncoder:
         self._name = tokenizer.name_or_path
         self.encoder: Encoder = self._renderer.encoder
         self.rewrites_history = self._renderer.rewrites_history
+        self._after = self._renderer.template.after_answer((), generation_prompt=False)
+        end = self.encoder.first_special(self._after)
+        self._behind = self._after[end.end() :] if end else ""
 
     def transcript(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, start: int = 0
@@ -80,11 +86,14 @@ class ConversationEncoder:
         pieces += transcript.ids
         for at, following in zip(turns, [*turns[1:], len(messages)], strict=True):
             new = messages[at + 1 : following]
-            said = self._said(messages[: at + 1], tools, begun if at == turns[0] else "")
+            said = self.encoder.encode(self._said(messages[: at + 1], tools, begun if at == turns[0] else ""))
+            if not self._renderer.bridge_starts:
+                # Nothing ends a turn but the header of the next message, which is then what stops the sampling.
+                said.append(self._renderer.bridge((), new or _NEXT)[0])
             transcript.sample(said, None)
             last = following == len(messages)
             if last and not new:
-                pieces += said
+                pieces += said if self._renderer.bridge_starts else said[:-1]
                 break
             transcript.observe(self._renderer.bridge(said, new, tools, generation_prompt=not last))
             pieces += said[:-1] + self._renderer.bridge((), new, tools, generation_prompt=not last)
@@ -92,41 +101,41 @@ class ConversationEncoder:
             self._compare(pieces, messages, tools)
         return transcript
 
-    def _said(self, messages: Sequence[Message], tools: Sequence[ToolSchema], begun: str) -> list[int]:
-        """The ids of the last message as the model would sample them after what is begun, the end included."""
+    def _said(self, messages: Sequence[Message], tools: Sequence[ToolSchema], begun: str) -> str:
+        """What the last message says as the model would, after what is begun of it, the end of the turn included."""
         template = self._renderer.template
         prompt = template.render(messages[:-1], tools) + self.encoder.hide(begun)
         whole = template.render(messages, tools, generation_prompt=False)
-        if not whole.startswith(prompt):
-            same = next(
-                (i for i, pair in enumerate(zip(prompt, whole, strict=False)) if pair[0] != pair[1]), len(whole)
-            )
-            raise TemplateError(
-                f"the chat template of {self._name!r} does not write an assistant turn after its generation prompt: "
-                f"the prompt ends in {self._shown(prompt[same:])}, the conversation goes on with "
-                f"{self._shown(whole[same:])}, so what the model is to say cannot be told apart; set "
-                "tokenizer.chat_template, or chat_template_kwargs (such as enable_thinking: false), so that they agree"
-            )
-        text = whole[len(prompt) :]
-        if not self._renderer.bridge_starts:
-            # Nothing ends a turn but the header of the next message, which is then what stops the sampling.
-            return [*self.encoder.encode(text), self._renderer.bridge((), [{"role": "user", "content": "x"}])[0]]
-        ends = [match.end() for match in self.encoder.specials_in(text)]
-        if not ends or text[ends[-1] :].strip():
+        if whole.startswith(prompt):
+            text = whole[len(prompt) :]
+            if text.endswith(self._after):
+                return text[: len(text) - len(self._behind)]
+            ends = [match.end() for match in self.encoder.specials_in(text)]
+            if ends and not text[ends[-1] :].strip():
+                return text[: ends[-1]]
             raise TemplateError(
                 f"the chat template of {self._name!r} ends an assistant turn with {self._shown(text[-40:])}, which no "
                 "token of its own ends; set tokenizer.chat_template to a template that ends each turn with a special "
                 "token"
             )
-        return self.encoder.encode(text[: ends[-1]])
+        same = _first_difference(prompt, whole)
+        opened, said = prompt[same:], self.encoder.hide(text_of(messages[-1].get("content")))
+        if opened and said.startswith(opened) and not messages[-1].get("tool_calls"):
+            # The template keeps no thinking, but its prompt begins one: the model went on from there.
+            return said[len(opened) :] + self._after.removesuffix(self._behind)
+        raise TemplateError(
+            f"the chat template of {self._name!r} does not write an assistant turn after its generation prompt: "
+            f"the prompt ends in {self._shown(opened)}, the conversation goes on with {self._shown(whole[same:])}, so "
+            "what the model is to say cannot be told apart; begin the answers with what the prompt ends in, or set "
+            "chat_template_kwargs (such as enable_thinking: false) or tokenizer.chat_template so that the two agree"
+        )
 
     def _compare(self, ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
         """Hold the pieces against the full render, as text: at the edge of a turn the ids may well be others."""
         whole = self.encoder.decode(self._renderer.full(messages, tools, generation_prompt=False))
         made = self.encoder.decode(ids)
-        if not whole.startswith(made) or whole[len(made) :].strip():
-            at = next((i for i, pair in enumerate(zip(made, whole, strict=False)) if pair[0] != pair[1]), len(whole))
-            at = max(0, at - CHARS_BEFORE)
+        if not whole.startswith(made) or whole[len(made) :].strip() not in ("", self._behind.strip()):
+            at = max(0, _first_difference(made, whole) - CHARS_BEFORE)
             raise TemplateError(
                 f"the chat template of {self._name!r} renders this conversation as a whole otherwise than turn by "
                 f"turn: expected {self._shown(whole[at:])}, got {self._shown(made[at:])}; set "
@@ -146,3 +155,9 @@ def _joined(messages: Sequence[Message], start: int) -> tuple[Sequence[Message],
     begun, answer = (text_of(message.get("content")) for message in messages[start - 1 : start + 1])
     whole: Message = {**messages[start], "content": begun + answer}
     return [*messages[: start - 1], whole, *messages[start + 1 :]], begun
+
+
+def _first_difference(one: str, other: str) -> int:
+    """Where two texts begin to differ; the length of the shorter one when they do not before."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(one), len(other)))
