@@ -4,7 +4,7 @@ import re
 
 from tiltyard import Sequential
 
-EQUATION = re.compile(r"(\d+) ?([-+*]) ?(\d+)(?: ?= ?\d+)?")
+EQUATION = re.compile(r"\d+ ?[-+*] ?\d+( ?= ?\d+)?")
 
 
 def form(completion):
@@ -12,14 +12,18 @@ def form(completion):
 
 
 def numbers(completion, nums):
-    first, _, second = EQUATION.fullmatch(completion.strip()).groups()
+    first, _, second = left_side(completion)
     return sorted([int(first), int(second)]) == sorted(nums)
 
 
 def value(completion, target):
-    first, operation, second = EQUATION.fullmatch(completion.strip()).groups()
+    first, operation, second = left_side(completion)
     a, b = int(first), int(second)
     return {"+": a + b, "-": a - b, "*": a * b}[operation] == target
+
+
+def left_side(completion):
+    return re.findall(r"\d+|[-+*]", completion.partition("=")[0])
 
 
 # Each part is asked only when the one before it has passed, so that `numbers` never sees what is no equation.

@@ -143,7 +143,10 @@ class Arguments:
         """The arguments for one answer."""
         given = {name: answer.given(name) for name in self.names}
         if self.rest:
-            given = {**{name: value for name, value in answer.row.items() if name == QUESTION or name not in _MADE}, **given}
+            given = {
+                **{name: value for name, value in answer.row.items() if name == QUESTION or name not in _MADE},
+                **given,
+            }
         if self.batched:
             given = {name: value if name in _BATCHED else [value] for name, value in given.items()}
         return given
