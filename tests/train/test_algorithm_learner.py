@@ -377,3 +377,34 @@ def test_a_model_whose_head_cannot_be_asked_apart_has_a_value_head_all_the_same(
             found.append([learner.update(batch) for _ in range(2)][1])
     assert found[0].value_loss == pytest.approx(found[1].value_loss, rel=1e-4)
     assert found[0].loss == pytest.approx(found[1].loss, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["GRPO", "LLMPPO"])
+def test_logits_in_pieces_change_neither_entropy_nor_values(name):
+    """A large vocabulary is computed piece by piece and again going backward; the step is the same."""
+    algorithm = ALGORITHMS[name](group_size=2, entropy_coef=0.5)
+    batch, found = build_batch(groups(), algorithm), []
+    for logits_at_once in (2**27, 2 * 320):
+        trainable = Whole()
+        learner = Learner(trainable, algorithm, SETTINGS)
+        learner._optimiser._rule = torch.optim.SGD(trainable.parameters(), lr=0.05)
+        plan = dataclasses.replace(learner.plan, logits_at_once=logits_at_once)
+        learner._asking = dataclasses.replace(learner._asking, plan=plan)
+        metrics = learner.update(batch)
+        found.append((metrics.loss, torch.cat([p.detach().flatten() for p in trainable.parameters()])))
+    start = torch.cat([p.detach().flatten() for p in tiny_model().parameters()])
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
+    assert close(found[0][1] - start, found[1][1] - start, within=2e-3)
+
+
+def test_the_entropy_and_its_gradient_are_those_of_the_distribution():
+    """As torch's own categorical distribution has them, at the sampling temperature."""
+    algorithm = GRPO(entropy_coef=1.0, kl_coef=0.0)
+    equal = [Group("g", Task(seed=0), tuple(episode(name, [5, 6], [[8, 9]], [1.0]) for name in "ab"))]
+    metrics, gradient = stepped(algorithm, build_batch(equal, algorithm))
+    model = tiny_model()
+    logits = model(torch.tensor([[5, 6, 8, 9]])).logits[0, 1:3]
+    entropy = torch.distributions.Categorical(logits=logits).entropy().mean()
+    (-entropy).backward()
+    assert metrics.entropy == pytest.approx(entropy.item(), rel=1e-5)
+    assert close(gradient, torch.cat([p.grad.flatten() for p in model.parameters()]))

@@ -278,6 +278,7 @@ def test_a_kl_term_is_not_weighed_with_the_sampler_correction():
         (GSPO, {"group_size": 1}, "group_size must be an integer >= 2, got 1"),
         (CISPO, {"advantage_granularity": "token"}, "'token' does not exist for CISPO"),
         (LLMPPO, {"advantage_granularity": "trajectory"}, "must be one of auto, turn, token, got 'trajectory'"),
+        (LLMPPO, {"value_learning_rate": 0.0}, "value_learning_rate must be > 0 and finite, got 0.0"),
         (LLMPPO, {"gae_lambda": 1.5}, "gae_lambda must be between 0 and 1"),
         (LLMREINFORCE, {"group_size": 1}, "group_size (for baseline 'leave_one_out') must be an integer >= 2, got 1"),
         (LLMREINFORCE, {"baseline": "mean"}, "baseline must be one of leave_one_out, batch, none, got 'mean'"),

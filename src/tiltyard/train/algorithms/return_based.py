@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from tiltyard.errors import ConfigurationError
 from tiltyard.train.algorithms.options import PolicyGradient, at_least, between, one_of
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class LLMPPO(ReturnBased):
         between("clip_high", self.clip_high, 0.0, math.inf)
         between("value_coef", self.value_coef, 0.0, math.inf)
         between("value_clip", self.value_clip, 0.0, math.inf)
-        between("value_learning_rate", self.value_learning_rate, 0.0, math.inf)
+        if not 0 < self.value_learning_rate < math.inf:
+            raise ConfigurationError(f"value_learning_rate must be > 0 and finite, got {self.value_learning_rate!r}")
 
     @property
     def credits_late(self) -> bool:
