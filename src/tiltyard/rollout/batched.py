@@ -52,7 +52,7 @@ class BatchedRollout:
             limits: Bound each episode.
             seed: What the seeds of the samples derive from, with the episode's id and the turn.
             linger_s: How long a ready episode waits for the others while environments are at work.
-            prompt_s: How long it waits while every environment call so far was shorter than `linger_s` (`Patience`);
+            prompt_s: How long it waits while environment calls are hardly ever longer than `linger_s` (`Patience`);
                 never less than that.
             max_live: How many episodes run at one time; None runs all at once.
 

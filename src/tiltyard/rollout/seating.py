@@ -10,6 +10,12 @@ from tiltyard.rollout.slots import EnvSlots, Slot
 from tiltyard.rollout.token_episode import TokenEpisode
 from tiltyard.rollout.workers import EnvWorkers, Work
 
+CALLS_A_LATE_ONE = 20
+"""Of environments that are prompt, one call in so many may be late."""
+
+IN_VAIN = 10
+"""As so many late calls counts a wait at whose end some call was still running."""
+
 
 @dataclass(eq=False, slots=True)
 class Seat:
@@ -35,30 +41,37 @@ class Claim:
 class Patience:
     """How long episodes that are ready wait for environments at work, to be sampled in one batch.
 
-    Environments whose calls have all been shorter than `linger_s` are waited for up to `prompt_s`: that a busy machine
-    makes one of them late now and then does not change which episodes share a batch, and with it the rounding of
-    their samples. The first call that takes longer ends that for good.
+    Environments whose calls hardly ever take longer than `linger_s` are waited for up to `prompt_s`: that a busy
+    machine makes one of them late now and then does not change which episodes share a batch, and with it the rounding
+    of their samples. Calls that are often late, and waits in vain, end that.
 
     Attributes:
         linger_s: How long any environment is waited for.
-        prompt_s: How long those are waited for that have always been prompt.
+        prompt_s: How long those are waited for that are prompt.
     """
 
     def __init__(self, linger_s: float, prompt_s: float) -> None:
         self.linger_s = linger_s
         self.prompt_s = max(prompt_s, linger_s)
-        self._prompt = linger_s > 0
+        self._calls = 0
+        self._late = 0
+
+    @property
+    def prompt(self) -> bool:
+        """True while at most one call in `CALLS_A_LATE_ONE` was late, one at the beginning not counted."""
+        return self.linger_s > 0 and CALLS_A_LATE_ONE * (self._late - 1) <= self._calls
 
     def saw(self, ended: Sequence[Work]) -> None:
         """Take note of calls that have ended."""
-        self._prompt &= all(work.seconds is not None and work.seconds <= self.linger_s for work in ended)
+        self._calls += len(ended)
+        self._late += sum(work.seconds is None or work.seconds > self.linger_s for work in ended)
 
     def over(self, ready: Sequence[Seat], workers: EnvWorkers) -> bool:
         """True when the ready episodes, of which there must be some, wait no longer."""
         if not workers.pending:
             return True
         over = self.left_s(ready, workers) <= 0
-        self._prompt &= not over
+        self._late += IN_VAIN * over
         return over
 
     def left_s(self, ready: Sequence[Seat], workers: EnvWorkers) -> float:
@@ -67,5 +80,5 @@ class Patience:
             return float("inf")
         if not workers.pending:
             return 0.0
-        waits = self.prompt_s if self._prompt else self.linger_s
+        waits = self.prompt_s if self.prompt else self.linger_s
         return max(min(seat.ready_since for seat in ready) + waits - time.monotonic(), 0.0)
