@@ -171,11 +171,10 @@ def test_a_turn_that_no_token_ends_is_refused():
     """Without an end there is nothing that would teach the model to stop."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + ': ' + m['content'] }}"
-        "{% if m['role'] != 'assistant' or not loop.last %}{{ '<|im_end|>' }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant: ' }}{% endif %}"
+        "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
     )
-    with pytest.raises(TemplateError):
+    with pytest.raises(TemplateError, match="no special token ends, so that the model would not learn to stop"):
         ConversationEncoder(tokenizer).transcript(TWO_TURNS)
 
 

@@ -88,8 +88,7 @@ class ConversationEncoder:
             new = messages[at + 1 : following]
             said = self.encoder.encode(self._said(messages[: at + 1], tools, begun if at == turns[0] else ""))
             if not self._renderer.bridge_starts:
-                # Nothing ends a turn but the header of the next message, which is then what stops the sampling.
-                said.append(self._renderer.bridge((), new or _NEXT)[0])
+                said.append(self._header_that_ends(new))
             transcript.sample(said, None)
             last = following == len(messages)
             if last and not new:
@@ -113,11 +112,7 @@ class ConversationEncoder:
             ends = [match.end() for match in self.encoder.specials_in(text)]
             if ends and not text[ends[-1] :].strip():
                 return text[: ends[-1]]
-            raise TemplateError(
-                f"the chat template of {self._name!r} ends an assistant turn with {self._shown(text[-40:])}, which no "
-                "token of its own ends; set tokenizer.chat_template to a template that ends each turn with a special "
-                "token"
-            )
+            raise self._endless(text)
         same = _first_difference(prompt, whole)
         opened, said = prompt[same:], self.encoder.hide(text_of(messages[-1].get("content")))
         if opened and said.startswith(opened) and not messages[-1].get("tool_calls"):
@@ -128,6 +123,20 @@ class ConversationEncoder:
             f"the prompt ends in {self._shown(opened)}, the conversation goes on with {self._shown(whole[same:])}, so "
             "what the model is to say cannot be told apart; begin the answers with what the prompt ends in, or set "
             "chat_template_kwargs (such as enable_thinking: false) or tokenizer.chat_template so that the two agree"
+        )
+
+    def _header_that_ends(self, new: Sequence[Message]) -> int:
+        """What stops the sampling where nothing ends a turn: the first token of the next message."""
+        first = self._renderer.bridge((), new or _NEXT)[0]
+        if first not in self._renderer.stop_ids:
+            raise self._endless(self.encoder.decode([first]))
+        return first
+
+    def _endless(self, text: str) -> TemplateError:
+        return TemplateError(
+            f"the chat template of {self._name!r} ends an assistant turn with {self._shown(text[-40:])}, which no "
+            "special token ends, so that the model would not learn to stop; set tokenizer.chat_template to a template "
+            "that ends each turn with one"
         )
 
     def _compare(self, ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
