@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tiltyard import ConfigurationError, EnvError, Gate, LLMJudge, OpenAI, PolicyError, Sequential, WeightedSum
-from tiltyard.rewards import Answer, as_rubric
+from tiltyard.rewards import Answer, Rubric, Verdict, as_rubric
 from tiltyard.testing.openai_server import Answer as Served
 from tiltyard.testing.openai_server import OpenAIServer
 
@@ -104,6 +104,20 @@ def test_every_part_is_checked_against_the_columns():
     rubric = Gate(gives(1), Sequential({"a": gives(1), "b": lambda nums: 1}))
     with pytest.raises(ConfigurationError, match=r"'b' asks for 'nums'"):
         rubric.check(("answer",))
+
+
+class Half(Rubric):
+    """A rubric of one's own."""
+
+    def score(self, answer):
+        return Verdict(0.5, {"length": float(len(answer.completion))})
+
+
+def test_a_rubric_of_ones_own_is_a_class_with_one_method():
+    """It is a part like any other."""
+    rubric = WeightedSum({"half": Half(), "right": gives(1)})
+    rubric.check(("answer",))
+    assert rubric.score(ANSWER) == Verdict(1.5, {"half.length": 4.0, "right": 1.0})
 
 
 class OpenEnvLike:

@@ -161,6 +161,12 @@ def test_a_folder_with_two_kinds_of_files_is_refused(tmp_path):
         load_rows(tmp_path)
 
 
+def test_the_names_of_folders_are_no_columns(tmp_path):
+    """`year=2020/rows.parquet` has the columns of its file."""
+    path = write_parquet(tmp_path / "year=2020" / "rows.parquet")
+    assert load_rows(path).columns == ("question", "answer")
+
+
 # The library `datasets`
 
 

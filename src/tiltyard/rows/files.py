@@ -96,7 +96,8 @@ def _read_files(files: Sequence[Path]) -> RowSource:
 def _parquet(files: Sequence[Path]) -> Arrow:
     arrow, parquet = require("pyarrow", "datasets"), require("pyarrow.parquet", "datasets")
     try:
-        return Arrow(arrow.concat_tables(parquet.read_table(file, memory_map=True) for file in files))
+        tables = [parquet.read_table(file, memory_map=True, partitioning=None) for file in files]
+        return Arrow(arrow.concat_tables(tables))
     except (OSError, arrow.ArrowException) as error:
         names = ", ".join(map(str, files))
         raise ConfigurationError(f"{names} cannot be read as Parquet with one set of columns: {error}") from error
