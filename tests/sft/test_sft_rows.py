@@ -142,6 +142,12 @@ def test_missing_columns_are_named_with_those_that_are_there():
         env({"text": "q", "label": "a"})
 
 
+def test_a_prompt_template_needs_the_column_of_the_answer():
+    """A conversation that is whole already has no place for another prompt."""
+    with pytest.raises(ConfigurationError, match="rows for sft have the columns"):
+        env({"messages": CONVERSATION}, prompt_of=lambda row: CONVERSATION[:1])
+
+
 def test_a_value_of_another_type_is_refused_with_its_row():
     """A message is a mapping with a role."""
     with pytest.raises(ConfigurationError, match=r"row train\[1\]: 'messages' must be text or a list of messages"):

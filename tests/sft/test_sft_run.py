@@ -195,6 +195,16 @@ def test_from_python_the_same_run_is_made_of_its_parts(model_folder, tmp_path):
         run_dataset(env, model, DPO(), plan, folder)
 
 
+def test_without_held_out_rows_nothing_is_evaluated(model_folder, tmp_path):
+    """All rows are trained on."""
+    loaded = load_model(str(model_folder))
+    env = DatasetEnv(ROWS, loaded.tokenizer, objective="sft", train_test_split=1)
+    plan = DatasetPlan(Schedule(steps=2, eval_every=1), OptimiserSettings(1e-2))
+    with RunFolder.create(tmp_path / "run", "") as folder:
+        summary = run_dataset(env, make_trainable(loaded.model, "full"), SFT(), plan, folder)
+    assert (summary["eval_before"], summary["eval_after"], summary["steps_done"]) == (None, None, 2)
+
+
 QUICK = {"environment": {"objective": "sft"}, "training": {"steps": 3, "batch_size": 4, "learning_rate": 1e-2}}
 
 

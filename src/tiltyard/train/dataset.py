@@ -1,7 +1,7 @@
 """Training on rows: SFT and preference losses in the loop of every run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
@@ -79,6 +79,8 @@ def run_dataset(
             f"{type(algorithm).__name__} does not learn from rows for {env.objective!r}: SFT is for 'sft', DPO for "
             "'preference'"
         )
+    if not env.held_out or plan.eval_rows == 0:
+        plan = replace(plan, schedule=replace(plan.schedule, evaluates=False))
     interrupts = Interrupts()
     work: RowsWork = (
         PreferenceWork(env, trainable, algorithm, plan, interrupts, folder)

@@ -65,7 +65,8 @@ def check_columns(columns: Sequence[str], objective: str, response_column: str, 
         whole, forms = {"chosen", "rejected"} <= has, PREFERENCE_FORMS
     else:
         answered = bool(_response(has, response_column))
-        whole = (answered and (prompt or "prompt" in has)) or ("messages" in has and response_column == "response")
+        talk = "messages" in has and response_column == "response" and not prompt
+        whole = talk or (answered and (prompt or "prompt" in has))
         forms = SFT_FORMS.format(response=response_column)
     if not whole:
         raise ConfigurationError(
