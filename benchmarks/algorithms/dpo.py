@@ -31,6 +31,7 @@ def dpo_ours(loaded: LoadedModel, steps: int, batch: int) -> Side:
         done = learner.update(pairs[chosen], references[chosen])
         side.seconds.append(time.process_time() - began)
         side.losses.append(sum(score.loss for score in done.scores) / batch)
+        side.tokens.append(done.tokens)
         print(
             f"dpo ours {step + 1}: {side.seconds[-1]:.2f} CPU-s, loss {side.losses[-1]:.5f}, {done.tokens} tokens, "
             f"{done.computed_tokens} computed",

@@ -15,10 +15,11 @@ PLACES = ("the corner shop by the mill", "the market hall", "the bakery in the o
 
 @dataclass
 class Side:
-    """What the optimiser steps of one side took, and the loss of each."""
+    """What the optimiser steps of one side took, the loss of each, and the tokens of its rows (ours counts them)."""
 
     seconds: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
     before: float = 0.0
 
     @property

@@ -28,6 +28,7 @@ def sft_ours(loaded: LoadedModel, steps: int, batch: int) -> Side:
         done = learner.update(examples[step * batch : (step + 1) * batch])
         side.seconds.append(time.process_time() - began)
         side.losses.append(done.loss)
+        side.tokens.append(done.tokens)
         print(
             f"sft ours {step + 1}: {side.seconds[-1]:.2f} CPU-s, loss {done.loss:.5f}, {done.tokens} tokens, "
             f"{done.trained_tokens} learned, {done.computed_tokens} computed",
