@@ -84,7 +84,11 @@ def dataset_env(manifest: Manifest, tokenizer: Any, given: Rows | None = None) -
             tokenizer,
             objective=section.objective,
             response_column=section.response_column,
-            settings=RowSettings(**algorithm.row_settings(), chat_template_kwargs=section.chat_template_kwargs),
+            settings=RowSettings(
+                **algorithm.row_settings(),
+                chat_template_kwargs=section.chat_template_kwargs,
+                tool_parser=manifest.model.tool_parser,
+            ),
             prompt_of=template.messages if template else None,
             train_test_split=section.train_test_split,
         )

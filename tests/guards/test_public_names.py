@@ -103,7 +103,7 @@ PUBLIC = {
     "RolloutCollector": "(env_factory, batch_size, group_size, *, policy, renderer, limits, assigner, seed=, on_finished=, linger_s=, prompt_s=, max_live=)",
     "RolloutError": "error: TiltyardError",
     "RolloutHarness": "(env_client, tokenizer, max_turns=, *, limits=, renderer=, chat_template_kwargs=, observation_field=, observation_processor=, system_prompt=, action_field=, mcp_tool=, request_timeout_s=)",
-    "RowSettings": "(turns=, max_length=, too_long=, plain_text=, chat_template_kwargs=)",
+    "RowSettings": "(turns=, max_length=, too_long=, plain_text=, chat_template_kwargs=, tool_parser=)",
     "RowSplit": "(train, held_out)",
     "Rows": "(source, name, columns=, order=)",
     "RowsNotFoundError": "error: ConfigurationError, FileNotFoundError",

@@ -194,3 +194,12 @@ def test_the_fingerprint_is_that_of_every_token_and_mask():
         env(*rows, settings=RowSettings(turns="last")),
     ]
     assert same not in {other.fingerprint for other in others}
+
+
+def test_how_calls_are_written_can_be_said():
+    """Where the template does not tell, as in a rollout."""
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [CONVERSATION[0], {"role": "assistant", "content": "", "tool_calls": [call]}]
+    made = env({"messages": messages}, settings=RowSettings(tool_parser="react"))
+    assert "Action: look" in learned(made)
+    assert "<tool_call>" in learned(env({"messages": messages}))

@@ -56,6 +56,7 @@ class RowSettings:
             prompt becomes a user's message and an answer an assistant's. A tokenizer without a chat template leaves
             no choice.
         chat_template_kwargs: Passed to the chat template.
+        tool_parser: How the template writes tool calls, by the family's name; None recognises it.
     """
 
     turns: Turns = "all"
@@ -63,6 +64,7 @@ class RowSettings:
     too_long: TooLong = "drop"
     plain_text: bool = False
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tool_parser: str | None = None
 
     def __post_init__(self) -> None:
         if self.turns not in get_args(Turns):
@@ -118,19 +120,16 @@ class Pair:
 class RowEncoder:
     """Makes examples of rows that were read."""
 
-    def __init__(
-        self, tokenizer: "PreTrainedTokenizerBase", settings: RowSettings, *, parser: str | None = None
-    ) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", settings: RowSettings) -> None:
         self.settings = settings
         self.plain = settings.plain_text or not tokenizer.chat_template
         self._tokenizer = tokenizer
-        self._parser = parser
 
     @cached_property
     def conversations(self) -> ConversationEncoder:
         """Encodes messages; made when the first conversation comes."""
-        kwargs = self.settings.chat_template_kwargs
-        return ConversationEncoder(self._tokenizer, chat_template_kwargs=kwargs, parser=self._parser)
+        kwargs, parser = self.settings.chat_template_kwargs, self.settings.tool_parser
+        return ConversationEncoder(self._tokenizer, chat_template_kwargs=kwargs, parser=parser)
 
     @cached_property
     def encoder(self) -> Encoder:

@@ -12,6 +12,8 @@ from tiltyard.train.dataset_env import DatasetEnv
 from tiltyard.train.preference_learner import NO_REFERENCE, Logprobs, PreferenceLearner
 
 VALUES_PER_TENSOR = 64
+PAIRS_AT_ONCE = 1024
+"""How many pairs are computed before the file is written: no more are lost to an interrupt."""
 
 
 class ReferenceCache:
@@ -34,10 +36,11 @@ class ReferenceCache:
             self._load()
         known = self._known[part]
         missing = sorted(set(indices) - known.keys())
-        if missing:
-            pairs = getattr(self._env, part)
-            found = self._learner.reference_logprobs([pairs[index] for index in missing])
-            known.update(zip(missing, found, strict=True))
+        pairs = getattr(self._env, part)
+        for start in range(0, len(missing), PAIRS_AT_ONCE):
+            some = missing[start : start + PAIRS_AT_ONCE]
+            found = self._learner.reference_logprobs([pairs[index] for index in some])
+            known.update(zip(some, found, strict=True))
             self._write()
         return len(missing)
 
