@@ -11,7 +11,7 @@ from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.train.advantage import Score
 from tiltyard.train.algorithms import LLMPPO, Algorithm
 from tiltyard.train.algorithms.group_relative import GroupRelative
-from tiltyard.train.credit import CreditGranularity, TokenCredit, token_credit
+from tiltyard.train.credit import CreditGranularity, Credits, TokenCredit, token_credit
 
 Truncated = Literal["keep", "zero", "mask"]
 """What an episode that was cut teaches.
@@ -160,15 +160,22 @@ def build_batch(groups: Sequence[Group], algorithm: Algorithm, *, truncated: Tru
         )
         for group, credits_G in zip(members, credited.by_group, strict=True)
     ]
+    return Batch(tuple(rows), credited.granularity, _counts(members, scores, credited, rows, truncated), scores)
+
+
+def _counts(
+    members: Sequence[Sequence[Trajectory]],
+    scores: Sequence[Sequence[Score]],
+    credited: Credits,
+    rows: Sequence[Sequence[TrainRow]],
+    truncated: Truncated,
+) -> BatchCounts:
     everyone = [trajectory for group in members for trajectory in group]
-    counts = BatchCounts(
+    totals = [score.total for group in scores for score in group]
+    return BatchCounts(
         episodes=len(everyone),
         failed=sum(trajectory.failed for trajectory in everyone),
-        unscored=sum(
-            not trajectory.failed and score.total is None
-            for group, scores_G in zip(members, scores, strict=True)
-            for trajectory, score in zip(group, scores_G, strict=True)
-        ),
+        unscored=sum(not t.failed and total is None for t, total in zip(everyone, totals, strict=True)),
         truncated=sum(trajectory.truncated for trajectory in everyone),
         truncated_policy=truncated,
         groups=len(members),
@@ -180,7 +187,6 @@ def build_batch(groups: Sequence[Group], algorithm: Algorithm, *, truncated: Tru
         counted_tokens=sum(row.counted for group in rows for row in group),
         trained_tokens=sum(row.trained for group in rows for row in group),
     )
-    return Batch(tuple(rows), credited.granularity, counts, scores)
 
 
 def _score(trajectory: Trajectory, truncated: Truncated, algorithm: Algorithm) -> Score:
