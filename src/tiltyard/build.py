@@ -17,6 +17,7 @@ from tiltyard.report.loggers import LoggerObserver, make_loggers
 from tiltyard.rollout.entrypoint import load_processor, text_turns
 from tiltyard.rollout.preflight import PreflightReport, preflight
 from tiltyard.train.observer import Observers, RunObserver
+from tiltyard.train.processes import ALONE, Processes, share_of
 from tiltyard.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def run_parts(
     folder: RunFolder,
     observer: RunObserver,
     given: Given = Given(),
+    processes: Processes = ALONE,
 ) -> "RunParts":
     """Load the model, make the environments, and put everything together; the run closes the collector.
 
@@ -184,21 +186,25 @@ def run_parts(
         sampling=sampling(manifest),
         pack_tokens=training.pack_tokens,
         before_step=interrupts.hold,
+        processes=processes,
     )
+    groups = share_of(training.batch_size, "training.batch_size", processes)
     collector = RolloutCollector(
         turns_factory(manifest, given),
-        training.batch_size,
+        groups,
         algorithm.group_size,
         policy=WatchedPolicy(policy, recorder),
         renderer=model.renderer,
         limits=limits(manifest, facts),
-        assigner=assigner(manifest, facts),
+        assigner=assigner(manifest, facts, rank=processes.rank, world_size=processes.count),
         seed=training.seed,
         on_finished=recorder,
         linger_s=manifest.rollout.linger_s,
         prompt_s=PROMPT_S,
+        rank=processes.rank,
+        world_size=processes.count,
     )
-    return RunParts(collector, policy, model.trainable, learner, recorder)
+    return RunParts(collector, policy, model.trainable, learner, recorder, processes)
 
 
 def train_manifest(
@@ -206,8 +212,11 @@ def train_manifest(
     folder: RunFolder,
     observer: RunObserver,
     given: Given = Given(),
+    processes: Processes = ALONE,
 ) -> dict[str, Any]:
     """Train what the manifest names, from where the folder stands; returns what `summary.json` has.
+
+    With several processes each calls this: the first with the folder that it made, the others with `RunFolder.beside`.
 
     Raises:
         ConfigurationError: A part cannot be made as the manifest asks.
@@ -220,8 +229,8 @@ def train_manifest(
         return train_dataset_manifest(manifest, folder, observer)
     with folder:
         try:
-            observer = with_loggers(manifest, observer)
-            plan, parts = _prepared(manifest, folder, observer, given)
+            observer = with_loggers(manifest, observer) if folder.writes else observer
+            plan, parts = _prepared(manifest, folder, observer, given, processes)
         except BaseException:
             folder.discard()
             raise
@@ -240,8 +249,10 @@ def with_loggers(manifest: Manifest, observer: RunObserver) -> RunObserver:
     return Observers(observer, *(LoggerObserver(logger, manifest.model_dump()) for logger in loggers))
 
 
-def _prepared(manifest: Manifest, folder: RunFolder, observer: RunObserver, given: Given) -> "tuple[RunPlan, RunParts]":
+def _prepared(
+    manifest: Manifest, folder: RunFolder, observer: RunObserver, given: Given, processes: Processes
+) -> "tuple[RunPlan, RunParts]":
     """Ask the environment first and load the model last; a new folder goes away when something cannot be made."""
     facts = probe(manifest.environment, given.make_env or env_factory(manifest.environment))
     require("torch", "train")
-    return run_plan(manifest, facts), run_parts(manifest, facts, folder, observer, given)
+    return run_plan(manifest, facts), run_parts(manifest, facts, folder, observer, given, processes)

@@ -53,7 +53,9 @@ class Recorder:
             self._observer.episode_finished()
 
     def __call__(self, trajectory: Trajectory) -> None:
-        """Keep one finished episode."""
+        """Keep one finished episode; where another process writes the folder, leave it to that one."""
+        if not self._folder.writes:
+            return
         with self.interrupts.held():
             # An episode's id is its group's key and its place in the group (`RolloutCollector.collect`).
             group = trajectory.episode_id.rpartition("-")[0] if self.phase == TRAIN else None
@@ -68,8 +70,24 @@ class Recorder:
         if trajectory.transcript is not None:
             self.ledger.observe(trajectory.transcript)
 
+    def hand_over(self) -> Ledger:
+        """What a `WatchedPolicy` counted here since the last time, for the process that writes; nothing of its own."""
+        if self._folder.writes:
+            return Ledger()
+        watched, self.ledger = self.ledger, Ledger()
+        return watched
+
+    def take_over(self, trajectories: Sequence[Trajectory], watched: Ledger) -> None:
+        """Keep what another process played and counted, where this one writes."""
+        if self._folder.writes:
+            self.ledger += watched
+            for trajectory in trajectories:
+                self(trajectory)
+
     def compare(self, update: UpdateMetrics) -> None:
-        """Count how far sampler and trainer were apart in one update."""
+        """Count how far sampler and trainer were apart in one update: the same in every process, so counted in one."""
+        if not self._folder.writes:
+            return
         mean, most = update.sampler_difference_mean, update.sampler_difference_max
         if mean is not None and most is not None:
             count = update.tokens_compared

@@ -1,11 +1,12 @@
 """Training over rollouts: a step is a batch of groups collected, learned from, and published to the sampler."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from tiltyard.errors import TiltyardError
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.collector import RolloutCollector
 from tiltyard.rollout.groups import Group
@@ -13,15 +14,19 @@ from tiltyard.train.batch import Batch, build_batch
 from tiltyard.train.checkpoint import Weights
 from tiltyard.train.earlier import Earlier, read_earlier
 from tiltyard.train.evaluate import as_success, score
+from tiltyard.train.exchange import all_groups, all_trajectories
 from tiltyard.train.interrupt import Interrupts
 from tiltyard.train.learner import Learner
 from tiltyard.train.loop import run
 from tiltyard.train.metrics import step_metrics
 from tiltyard.train.observer import RunObserver
 from tiltyard.train.plan import RunPlan
+from tiltyard.train.processes import ALONE, Processes, agreed
 from tiltyard.train.recorder import TRAIN, Recorder
 from tiltyard.train.run_folder import RunFolder
 from tiltyard.train.update_metrics import UpdateMetrics
+
+T = TypeVar("T")
 
 
 class SamplingPolicy(Protocol):
@@ -52,6 +57,7 @@ class RunParts:
         model: Holds the weights that learn.
         learner: Changes them; its `before_step` is `recorder.interrupts.hold`.
         recorder: Keeps every finished episode.
+        processes: Those that train together: each collects its share of a batch, and learns from all of it.
     """
 
     collector: RolloutCollector
@@ -59,6 +65,7 @@ class RunParts:
     model: SampledModel
     learner: Learner
     recorder: Recorder
+    processes: Processes = ALONE
 
 
 def run_rollouts(parts: RunParts, plan: RunPlan, folder: RunFolder, observer: RunObserver) -> dict[str, Any]:
@@ -125,7 +132,8 @@ class RolloutWork:
         parts.recorder.begin(TRAIN, number, size, finished=len(recorded))
         parts.policy.weights_changed()  # nothing that an evaluation left may change how this batch is computed
         with parts.model.sampling_weights():
-            return parts.collector.collect(recorded)
+            groups = self._agreed(lambda: parts.collector.collect(recorded))
+        return all_groups(groups, parts.recorder, parts.processes) if parts.processes.count > 1 else groups
 
     def learn(self, groups: Sequence[Group]) -> tuple[Batch, UpdateMetrics]:
         """Change the weights by what the groups teach; from the first change on, Ctrl-C waits."""
@@ -145,7 +153,9 @@ class RolloutWork:
         parts.recorder.begin(phase, step, len(plan.tasks), finished=len(recorded))
         parts.policy.weights_changed()
         with parts.model.sampling_weights(), _sampling(parts.policy, plan.eval_sampling):
-            trajectories = parts.collector.evaluate(plan.tasks, recorded)
+            trajectories = self._agreed(lambda: parts.collector.evaluate(plan.tasks, recorded))
+        if parts.processes.count > 1:
+            trajectories = all_trajectories(trajectories, parts.recorder, parts.processes)
         self._position = parts.collector.state_dict()
         played = score(trajectories, plan.max_reward, success_known=parts.recorder.success_known)
         return {**played.as_dict(), "temperature": plan.eval_sampling.temperature}
@@ -177,6 +187,7 @@ class RolloutWork:
     def begin(self, step: int) -> None:
         """Take over what earlier attempts played for the steps after this one."""
         self._earlier = read_earlier(self._folder, self.parts.recorder, done=step, evaluated=self._evaluated)
+        self.parts.processes.gather(None)  # all have read the folder before one writes to it
 
     def summary(self) -> dict[str, Any]:
         """What was counted, and what became of the environments."""
@@ -195,6 +206,17 @@ class RolloutWork:
             ExceptionGroup: Some raised; the others are closed all the same.
         """
         self.parts.collector.close()
+
+    def _agreed(self, play: Callable[[], list[T]]) -> list[T]:
+        """Play; what goes wrong in one process goes wrong in all, so that none waits for it."""
+        error: TiltyardError | None = None
+        played: list[T] = []
+        try:
+            played = play()
+        except TiltyardError as found:
+            error = found
+        agreed(error, self.parts.processes)
+        return played
 
 
 def _figures(episodes: Mapping[str, Any], batch: Batch, update: dict[str, Any]) -> dict[str, Any]:
