@@ -1,7 +1,7 @@
 """From a manifest to what runs: the one place where the parts are put together."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tiltyard._optional import require
@@ -9,6 +9,7 @@ from tiltyard.envs.turns import Turns
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest import Manifest
 from tiltyard.manifest.algorithms import PolicyGradientSection
+from tiltyard.manifest.asynchronous import asynchronous_problems
 from tiltyard.manifest.dataset_algorithms import DPOSection
 from tiltyard.manifest.probing import EnvFacts, env_factory, probe
 from tiltyard.planning import assigner, limits, optimiser_settings, run_plan, sampling
@@ -16,11 +17,12 @@ from tiltyard.policies.base import Sampling
 from tiltyard.report.loggers import LoggerObserver, make_loggers
 from tiltyard.rollout.entrypoint import load_processor, text_turns
 from tiltyard.rollout.preflight import PreflightReport, preflight
-from tiltyard.train.observer import Observers, RunObserver
+from tiltyard.train.observer import Observers, OneAtATime, RunObserver
 from tiltyard.train.processes import ALONE, Processes, share_of
 from tiltyard.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from tiltyard.models.beside import BesideModel
     from tiltyard.models.loading import LoadedModel
     from tiltyard.models.trainable import TrainableModel
     from tiltyard.policies.hf import HFPolicy
@@ -178,7 +180,8 @@ def run_parts(
     model = local_model(manifest, facts, given)
     interrupts = Interrupts()
     recorder = Recorder(folder, observer, interrupts)
-    policy = model.policy(sampling(manifest))
+    beside = _beside(manifest, model, processes)
+    policy = (model if beside is None else replace(model, trainable=beside.trainable)).policy(sampling(manifest))
     learner = Learner(
         model.trainable,
         algorithm,
@@ -204,7 +207,23 @@ def run_parts(
         rank=processes.rank,
         world_size=processes.count,
     )
-    return RunParts(collector, policy, model.trainable, learner, recorder, processes)
+    return RunParts(collector, policy, model.trainable, learner, recorder, processes, beside)
+
+
+def _beside(manifest: Manifest, model: LocalModel, processes: Processes) -> "BesideModel | None":
+    """What an asynchronous run samples from; None for any other run."""
+    from tiltyard.models.beside import BesideModel
+
+    if not manifest.training.asynchronous:
+        return None
+    if processes.count > 1:
+        raise ManifestError(
+            f"training.asynchronous: only with one process, got {processes.count}; leave it out, or start the run "
+            "without torchrun"
+        )
+    if problems := list(asynchronous_problems(manifest)):
+        raise ManifestError(str(problems[0]))
+    return BesideModel(model.trainable)
 
 
 def train_manifest(
@@ -226,17 +245,19 @@ def train_manifest(
     if manifest.environment.env_type == "dataset":
         from tiltyard.build_dataset import train_dataset_manifest
 
-        return train_dataset_manifest(manifest, folder, observer)
+        return train_dataset_manifest(manifest, folder, observer, processes=processes)
     with folder:
         try:
             observer = with_loggers(manifest, observer) if folder.writes else observer
+            observer = OneAtATime(observer) if manifest.training.asynchronous else observer
             plan, parts = _prepared(manifest, folder, observer, given, processes)
         except BaseException:
             folder.discard()
             raise
+        from tiltyard.train.ahead import run_ahead
         from tiltyard.train.rollout import run_rollouts
 
-        return run_rollouts(parts, plan, folder, observer)
+        return (run_rollouts if parts.beside is None else run_ahead)(parts, plan, folder, observer)
 
 
 def with_loggers(manifest: Manifest, observer: RunObserver) -> RunObserver:

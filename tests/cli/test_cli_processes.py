@@ -101,3 +101,21 @@ def test_a_killed_process_ends_the_run_and_its_last_step_is_gone_on_with(write_m
     go_on = [sys.executable, "-m", "tiltyard", "train", "--resume", str(run), "--set", f"training.steps={done + 1}"]
     subprocess.run(go_on, env=ENVIRONMENT, check=True, timeout=100, capture_output=True)
     assert json.loads((run / "summary.json").read_text())["steps_done"] == done + 1
+
+
+def test_two_processes_learn_rows_as_one(write_manifest, train, read_lines, tmp_path, port):
+    """The same losses and evaluations, in one folder."""
+    rows = ({"prompt": f"say {i}", "response": f"it is {i % 3}"} for i in range(30))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_manifest(
+        environment="{env_type: dataset, objective: sft, dataset: rows.jsonl, train_test_split: 0.8}",
+        algorithm="{}",
+        rollout="{}",
+        training="{steps: 4, batch_size: 5, learning_rate: 1e-2}",
+    )
+    alone = train(path, tmp_path / "one")
+    finished(together(port, "train", path, "--out", tmp_path / "two"))
+    summary = json.loads((tmp_path / "two" / "summary.json").read_text())
+    assert summary["eval_after"]["mean"] == pytest.approx(alone["eval_after"]["mean"], abs=1e-5)
+    for one, two in zip(*(read_lines(tmp_path / run / "metrics.jsonl") for run in RUNS), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], abs=1e-6)

@@ -82,6 +82,12 @@ def share(items: Sequence[T], processes: Processes) -> Sequence[T]:
     return items[processes.rank :: processes.count]
 
 
+def woven(parts: Sequence[Sequence[T]]) -> list[T]:
+    """What was dealt out with `share`, in its own order again."""
+    longest = max(map(len, parts))
+    return [part[index] for index in range(longest) for part in parts if index < len(part)]
+
+
 def share_of(total: int, name: str, processes: Processes) -> int:
     """This process's part of a number that all have together.
 
