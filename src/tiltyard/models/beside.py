@@ -1,10 +1,11 @@
 """A second model to sample from while the first one trains: what trains is there twice, and nothing else."""
 
 import copy
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from tiltyard.models.trainable import AdapterModel, TrainableModel
 
@@ -27,10 +28,14 @@ class BesideModel:
         adapter = isinstance(first, AdapterModel)
         self.trainable = AdapterModel(model) if adapter else TrainableModel(model, keep_reference=False)
 
-    def refresh(self) -> None:
-        """Take over the first model's weights of now; neither of the two may be at work."""
+    def refresh(self, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Take over the first model's weights of now, or these of an earlier time; neither of the two may be at work.
+
+        Raises:
+            CheckpointError: The names or shapes are not those of what trains.
+        """
         self._merged.close()
-        self.trainable.load_state_dict(self._first.state_dict())
+        self.trainable.load_state_dict(self._first.state_dict() if weights is None else weights)
         self._merged.enter_context(self.trainable.sampling_weights())
 
 

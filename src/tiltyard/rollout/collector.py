@@ -146,6 +146,10 @@ class RolloutCollector:
         jobs = [Job(self._eval_slots, tasks[index], f"eval{number:03d}-{index:05d}") for index in range(*ends)]
         return self._rollout.run(jobs, self._on_finished, recorded=_of_jobs(jobs, recorded))
 
+    def interrupt(self) -> None:
+        """From another thread: end what is being run, and each later run, as Ctrl-C in its own thread would."""
+        self._rollout.interrupt()
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Close every environment once, also when one of them fails; later calls do nothing.
 

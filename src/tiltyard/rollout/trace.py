@@ -171,7 +171,7 @@ def _transcript(record: Mapping[str, Any]) -> Transcript | None:
     if record["ids"] is None:
         return None
     version = record.get("version") or [None] * len(record["ids"])
-    columns = (record["ids"], record["mask"], record["logprobs"], record["turn"], version)
+    columns: list[list[Any]] = [record["ids"], record["mask"], record["logprobs"], record["turn"], version]
     if len({len(column) for column in columns}) != 1:
         raise TranscriptError(
             f"episode {record['episode_id']}: ids, mask, logprobs, turn and version are not of one length"

@@ -31,7 +31,10 @@ BEFORE, AFTER = "eval_before", "eval_after"
 class Counting(Stateful, Protocol):
     """A learner: what holds the optimiser, and counts its steps."""
 
-    step: int
+    @property
+    def step(self) -> int:
+        """Optimiser steps so far."""
+        ...
 
 
 class Work(Protocol):
