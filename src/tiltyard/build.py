@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiltyard._optional import require
@@ -18,7 +19,7 @@ from tiltyard.report.loggers import LoggerObserver, make_loggers
 from tiltyard.rollout.entrypoint import load_processor, text_turns
 from tiltyard.rollout.preflight import PreflightReport, preflight
 from tiltyard.train.observer import Observers, OneAtATime, RunObserver
-from tiltyard.train.processes import ALONE, Processes, share_of
+from tiltyard.train.processes import ALONE, Processes, in_all, share_of
 from tiltyard.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def run_parts(
     """
     require("torch", "train")
     from tiltyard.rollout.collector import RolloutCollector
-    from tiltyard.train.interrupt import Interrupts
+    from tiltyard.train.interrupt import Interrupts, hold_together
     from tiltyard.train.learner import Learner
     from tiltyard.train.recorder import Recorder, WatchedPolicy
     from tiltyard.train.rollout import RunParts
@@ -188,7 +189,7 @@ def run_parts(
         settings,
         sampling=sampling(manifest),
         pack_tokens=training.pack_tokens,
-        before_step=interrupts.hold,
+        before_step=partial(hold_together, interrupts, processes),
         processes=processes,
     )
     groups = share_of(training.batch_size, "training.batch_size", processes)
@@ -250,7 +251,11 @@ def train_manifest(
         try:
             observer = with_loggers(manifest, observer) if folder.writes else observer
             observer = OneAtATime(observer) if manifest.training.asynchronous else observer
-            plan, parts = _prepared(manifest, folder, observer, given, processes)
+            plan, parts = in_all(
+                partial(_prepared, manifest, folder, observer, given, processes),
+                processes,
+                undo=lambda made: made[1].collector.close(),
+            )
         except BaseException:
             folder.discard()
             raise

@@ -11,7 +11,7 @@ from tiltyard.manifest.dataset_algorithms import DPOSection, SFTSection
 from tiltyard.rows import Rows, load_rows
 from tiltyard.rows.template import PromptTemplate
 from tiltyard.train.observer import RunObserver
-from tiltyard.train.processes import ALONE, Processes
+from tiltyard.train.processes import ALONE, Processes, in_all
 from tiltyard.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def train_dataset_manifest(
     with folder:
         try:
             observer = with_loggers(manifest, observer) if folder.writes else observer
-            go_on = _prepared(manifest, folder, observer, given, processes)
+            go_on = in_all(partial(_prepared, manifest, folder, observer, given, processes), processes)
         except BaseException:
             folder.discard()
             raise

@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ from tiltyard.build import Given, LocalModel, train_manifest
 from tiltyard.errors import ConfigurationError, EnvError
 from tiltyard.manifest import Manifest, load_manifest, manifest_from_values, manifest_to_yaml
 from tiltyard.manifest.resuming import manifest_of, refuse_changes
+from tiltyard.report.summary import learned_nothing
 from tiltyard.report.terminal import terminal_observer
 from tiltyard.rollout.entrypoint import build_env, is_url
-from tiltyard.train.observer import RunObserver
+from tiltyard.train.observer import RunObserver, SilentObserver
+from tiltyard.train.processes import Processes, joined
 from tiltyard.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ def train_llm_rollout(
     observer: RunObserver | None = None,
 ) -> dict[str, Any]:
     """Train a language model in an environment; every key of a manifest and its default holds here too.
+
+    Under `torchrun` or `accelerate launch` each process calls this, and all train one model.
 
     Args:
         config: The settings. Of a mapping, what is left out has a manifest's default. None with `resume` takes those
@@ -75,9 +80,31 @@ def train_llm_rollout(
     given = Given(_made_by(env_factory, manifest), **_model_of(policy))
     if resume:
         refuse_changes(path, manifest_of(path), manifest)
+    processes = joined()
+    folder = opened(path, manifest, processes, resume=resume)
+    summary = train_manifest(manifest, folder, observer or observer_of(folder), given, processes)
+    if learned_nothing(summary):
+        warnings.warn(
+            f"nothing was learned in {summary['steps_done']} steps: no two scored episodes of a group differed, so no "
+            f"weight changed; {summary['failed']} of {summary['episodes']} episodes failed",
+            stacklevel=2,
+        )
+    return summary
+
+
+def opened(path: Path, manifest: Manifest, processes: Processes, *, resume: bool) -> RunFolder:
+    """The run's folder: made or opened by the first process, beside which the others are.
+
+    Raises:
+        ConfigurationError: It cannot be made, or there is no run to go on with.
+    """
     start = RunFolder.resume if resume else RunFolder.create
-    folder = start(path, manifest_to_yaml(manifest))
-    return train_manifest(manifest, folder, terminal_observer() if observer is None else observer, given)
+    return RunFolder.shared(lambda: start(path, manifest_to_yaml(manifest)), processes)
+
+
+def observer_of(folder: RunFolder) -> RunObserver:
+    """What tells of the run where nothing else is given: one of its processes, as the command line does."""
+    return terminal_observer() if folder.writes else SilentObserver()
 
 
 def settings_of(config: Config | None) -> Manifest | dict[str, Any]:

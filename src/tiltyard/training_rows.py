@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from tiltyard._optional import require
 from tiltyard.build_dataset import GivenRows, train_dataset_manifest
 from tiltyard.errors import ConfigurationError
-from tiltyard.manifest import Manifest, manifest_from_values, manifest_to_yaml
+from tiltyard.manifest import Manifest, manifest_from_values
 from tiltyard.manifest.resuming import manifest_of, refuse_changes
-from tiltyard.report.terminal import terminal_observer
 from tiltyard.rows import Rows, load_rows
 from tiltyard.train.observer import RunObserver
-from tiltyard.train.run_folder import RunFolder
-from tiltyard.training import ELSEWHERE, Config, settings_of
+from tiltyard.train.processes import joined
+from tiltyard.training import ELSEWHERE, Config, observer_of, opened, settings_of
 
 if TYPE_CHECKING:
     from tiltyard.models.loading import LoadedModel
@@ -36,6 +35,8 @@ def train_llm_dataset(
     observer: RunObserver | None = None,
 ) -> dict[str, Any]:
     """Train a language model on rows; every key of a manifest and its default holds here too.
+
+    Under `torchrun` or `accelerate launch` each process calls this, and all train one model.
 
     Args:
         config: The settings. Of a mapping, what is left out has a manifest's default. None with `resume` takes those
@@ -83,8 +84,9 @@ def train_llm_dataset(
     )
     if resume:
         refuse_changes(path, manifest_of(path), manifest)
-    folder = (RunFolder.resume if resume else RunFolder.create)(path, manifest_to_yaml(manifest))
-    return train_dataset_manifest(manifest, folder, terminal_observer() if observer is None else observer, given)
+    processes = joined()
+    folder = opened(path, manifest, processes, resume=resume)
+    return train_dataset_manifest(manifest, folder, observer or observer_of(folder), given, processes)
 
 
 def _with(config: Manifest | dict[str, Any], rows: "DatasetEnv | Rows | None", policy: Any) -> Manifest:

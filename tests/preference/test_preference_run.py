@@ -83,6 +83,15 @@ def test_interrupted_at_step_7_and_resumed_equals_uninterrupted(manifest, train,
         )
 
 
+def test_a_resumed_adapter_has_the_reference_that_it_had(manifest, train, tmp_path, model_folder):
+    """The reference is the model without its adapter, whatever the adapter has learned: nothing is computed again."""
+    path = manifest(model=f"{{name: {model_folder}, train: lora}}")
+    train(path, tmp_path / "run", "training.steps=6")
+    kept = (tmp_path / "run/reference.json").stat()
+    train(None, tmp_path / "run", "training.steps=7", resume=True)
+    assert (tmp_path / "run/reference.json").stat().st_mtime_ns == kept.st_mtime_ns
+
+
 def test_a_run_of_half_an_epoch_computes_the_reference_of_its_own_pairs_only(manifest, train, tmp_path):
     """What is never drawn costs nothing; a longer run adds what is missing."""
     path = manifest()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
@@ -11,7 +12,7 @@ from tiltyard.rollout.tasks import TaskAssigner
 from tiltyard.train.checkpoint import Weights
 from tiltyard.train.dataset_env import DatasetEnv
 from tiltyard.train.examples import Example, Pair
-from tiltyard.train.interrupt import Interrupts
+from tiltyard.train.interrupt import Interrupts, hold_together
 from tiltyard.train.learner import Trainable
 from tiltyard.train.loop import run
 from tiltyard.train.observer import RunObserver, SilentObserver
@@ -196,7 +197,7 @@ class SFTWork(RowsWork):
             algorithm,
             plan.optimiser,
             pack_tokens=plan.pack_tokens,
-            before_step=interrupts.hold,
+            before_step=partial(hold_together, interrupts, plan.processes),
             processes=plan.processes,
         )
         self.learner = self._learner
@@ -230,7 +231,7 @@ class PreferenceWork(RowsWork):
             algorithm,
             plan.optimiser,
             pack_tokens=plan.pack_tokens,
-            before_step=interrupts.hold,
+            before_step=partial(hold_together, interrupts, plan.processes),
             processes=plan.processes,
         )
         self.learner = self._learner

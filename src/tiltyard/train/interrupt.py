@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from tiltyard.errors import ProcessLostError
+from tiltyard.train.processes import Processes
+
 INTERRUPTED = 130
 """The exit code of a process that Ctrl-C ended."""
 
@@ -26,6 +29,7 @@ class Interrupts:
         self._held = 0
         self._pinned = False
         self._late = False
+        self._told = False
 
     @property
     def seen(self) -> bool:
@@ -64,6 +68,18 @@ class Interrupts:
             self._pinned = False
             self._let_go()
 
+    def told(self) -> None:
+        """Stop as at Ctrl-C, which another process saw first; this one's own is still on its way, and no second one.
+
+        Raises:
+            KeyboardInterrupt: Always.
+        """
+        self._told = not self._count
+        self._count = max(1, self._count)
+        self._held -= self._pinned
+        self._pinned = self._late = False
+        raise KeyboardInterrupt
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Let the first Ctrl-C wait for the end of this block; another thread than the main one it never interrupts."""
@@ -84,6 +100,9 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del number, frame
+        if self._told:
+            self._told = False
+            return
         self._count += 1
         if self._count > 1:
             os._exit(INTERRUPTED)
@@ -91,3 +110,24 @@ class Interrupts:
             self._late = True
             return
         raise KeyboardInterrupt
+
+
+def hold_together(interrupts: Interrupts, processes: Processes) -> None:
+    """Hold in all processes, or stop all where Ctrl-C was seen in one: none takes a step that another has dropped.
+
+    Raises:
+        KeyboardInterrupt: One of them has seen Ctrl-C.
+        ProcessLostError: Another process is gone.
+    """
+    if interrupts.holding:
+        return
+    interrupts.hold()
+    if processes.count == 1:
+        return
+    try:
+        seen = any(processes.gather(interrupts.seen))
+    except ProcessLostError:
+        interrupts.release()  # no weight has changed, and it may be Ctrl-C that has ended the other one
+        raise
+    if seen:
+        interrupts.told()

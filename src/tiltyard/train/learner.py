@@ -19,7 +19,7 @@ from tiltyard.train.known import Asking, Known, find_out
 from tiltyard.train.loss import TokenBatch, TokenTerms, ValueTerms, token_weights, value_terms, weighted_sum
 from tiltyard.train.optimiser import Optimiser, OptimiserSettings
 from tiltyard.train.packing import Pack
-from tiltyard.train.processes import ALONE, Processes, agreed, share
+from tiltyard.train.processes import ALONE, Processes, in_all, share
 from tiltyard.train.update_metrics import Tally, UpdateMetrics
 
 MIN_PACK_TOKENS = 512
@@ -145,14 +145,12 @@ class Learner:
         weight_of = dict(zip(map(id, rows), weights, strict=True))
         targets = sum(int((~known.targets[id(row)].isnan()).sum()) for row in rows if id(row) in known.targets)
         self._clear()
-        losses, error = [], None
         mine = [row for group in share(window, self._processes) for row in group]
-        try:
-            for pack in self._asking.packs(mine):
-                losses.append(self._backward(pack, batch, known, weight_of, max(1, targets), tally))
-        except NonFiniteError as found:
-            error = found
-        agreed(error, self._processes)
+        packs = self._asking.packs(mine)
+        losses = in_all(
+            lambda: [self._backward(pack, batch, known, weight_of, max(1, targets), tally) for pack in packs],
+            self._processes,
+        )
         self._optimiser.add_up(self._processes)
         if self._critic is not None:
             self._critic.add_up(self._processes)

@@ -3,7 +3,7 @@
 from __future__ import annotations  # tensors are named without importing torch
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -112,3 +112,30 @@ def agreed(error: TiltyardError | None, processes: Processes) -> None:
         found = [other for other in processes.gather(error) if other is not None]
         if found:
             raise error or found[0]
+
+
+def in_all(work: Callable[[], T], processes: Processes, *, undo: Callable[[T], object] | None = None) -> T:
+    """Do this process's part of something; what goes wrong in one process goes wrong in all (`agreed`).
+
+    Args:
+        work: The part.
+        processes: Each of them does its own.
+        undo: Takes back what this process's part came to where another's failed.
+
+    Raises:
+        TiltyardError: As in `agreed`.
+    """
+    done: list[T] = []
+    error: TiltyardError | None = None
+    try:
+        done.append(work())
+    except TiltyardError as found:
+        error = found
+    try:
+        agreed(error, processes)
+    except TiltyardError:
+        if undo is not None:
+            for made in done:
+                undo(made)
+        raise
+    return done[0]

@@ -1,14 +1,13 @@
 """Training over rollouts: a step is a batch of groups collected, learned from, and published to the sampler."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from tiltyard.errors import TiltyardError
 from tiltyard.models.beside import BesideModel
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.collector import RolloutCollector
@@ -25,13 +24,11 @@ from tiltyard.train.loop import Counting, run
 from tiltyard.train.metrics import step_metrics
 from tiltyard.train.observer import RunObserver
 from tiltyard.train.plan import RunPlan
-from tiltyard.train.processes import ALONE, Processes, agreed
+from tiltyard.train.processes import ALONE, Processes, in_all
 from tiltyard.train.recorder import TRAIN, Recorder
 from tiltyard.train.run_folder import RunFolder
 from tiltyard.train.staleness import Staleness, fresh_enough, staleness
 from tiltyard.train.update_metrics import UpdateMetrics
-
-T = TypeVar("T")
 
 
 class SamplingPolicy(Protocol):
@@ -178,7 +175,7 @@ class RolloutWork:
         """Play the groups that come next, but for the episodes that are recorded."""
         began, parts = perf_counter(), self.parts
         with parts.sampled.sampling_weights():
-            groups = self._agreed(lambda: parts.collector.collect(recorded))
+            groups = in_all(lambda: parts.collector.collect(recorded), parts.processes)
         if parts.processes.count > 1:
             groups = all_groups(groups, parts.recorder, parts.processes)
         return Collected(groups, parts.collector.state_dict(), perf_counter() - began)
@@ -203,7 +200,7 @@ class RolloutWork:
         parts.recorder.begin(phase, step, len(plan.tasks), finished=len(recorded))
         self.publish(step)
         with parts.sampled.sampling_weights(), _sampling(parts.policy, plan.eval_sampling):
-            trajectories = self._agreed(lambda: parts.collector.evaluate(plan.tasks, recorded))
+            trajectories = in_all(lambda: parts.collector.evaluate(plan.tasks, recorded), parts.processes)
         if parts.processes.count > 1:
             trajectories = all_trajectories(trajectories, parts.recorder, parts.processes)
         self._position = {**self._position, "evaluations": parts.collector.evaluations}
@@ -241,11 +238,11 @@ class RolloutWork:
 
     def summary(self) -> dict[str, Any]:
         """What was counted, and what became of the environments."""
-        recorder, collector = self.parts.recorder, self.parts.collector
+        recorder, (replaced, leaked) = self.parts.recorder, self._leases()
         return {
             **asdict(recorder.totals),
-            "replaced_environments": collector.replaced,
-            "leaked": collector.leaked,
+            "replaced_environments": replaced,
+            "leaked": leaked,
             "ledger": recorder.ledger.as_dict(),
         }
 
@@ -257,16 +254,13 @@ class RolloutWork:
         """
         self.parts.collector.close()
 
-    def _agreed(self, play: Callable[[], list[T]]) -> list[T]:
-        """Play; what goes wrong in one process goes wrong in all, so that none waits for it."""
-        error: TiltyardError | None = None
-        played: list[T] = []
-        try:
-            played = play()
-        except TiltyardError as found:
-            error = found
-        agreed(error, self.parts.processes)
-        return played
+    def _leases(self) -> tuple[int, int]:
+        """How many environments were replaced, and how many leaked, in all processes; in this one after Ctrl-C."""
+        mine = (self.parts.collector.replaced, self.parts.collector.leaked)
+        if self.parts.processes.count == 1 or self.interrupts.seen:  # the others may have stopped elsewhere
+            return mine
+        replaced, leaked = zip(*self.parts.processes.gather(mine), strict=True)
+        return sum(replaced), sum(leaked)
 
 
 def _figures(episodes: Mapping[str, Any], aged: Staleness, batch: Batch, update: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tiltyard.train.forward import ForwardPlan, check_packing, device_of, unwrap
 from tiltyard.train.learner import MIN_PACK_TOKENS, Trainable
 from tiltyard.train.optimiser import Optimiser, OptimiserSettings
 from tiltyard.train.packing import Pack
-from tiltyard.train.processes import ALONE, Processes, agreed
+from tiltyard.train.processes import ALONE, Processes, in_all
 
 T = TypeVar("T")
 
@@ -114,15 +114,9 @@ class RowLearner:
         Raises:
             NonFiniteError: One refused its part; no process takes the step.
         """
-        found: list[T] = []
-        error: NonFiniteError | None = None
-        try:
-            found.append(work())
-        except NonFiniteError as refused:
-            error = refused
-        agreed(error, self.processes)
+        found = in_all(work, self.processes)
         self._optimiser.add_up(self.processes)
-        return self.processes.gather(found[0])
+        return self.processes.gather(found)
 
     def take_step(self, names: Sequence[str]) -> float:
         """Clip the gradient and take the step; returns the norm before clipping.

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tiltyard.errors import ConfigurationError, TiltyardError
+from tiltyard.errors import ConfigurationError
 from tiltyard.rollout.trace import TraceWriter, cut_unfinished
 from tiltyard.rollout.trajectory import Trajectory
-from tiltyard.train.processes import Processes, agreed
+from tiltyard.train.processes import Processes, in_all
 
 _WITHOUT_STATE = "delete it to go on without what it counted, from the last checkpoint"
 
@@ -83,13 +83,7 @@ class RunFolder:
         Raises:
             TiltyardError: The first process could not open it; it is raised in all.
         """
-        folder, error = None, None
-        if processes.rank == 0:
-            try:
-                folder = open_folder()
-            except TiltyardError as found:
-                error = found
-        agreed(error, processes)
+        folder = in_all(lambda: open_folder() if processes.rank == 0 else None, processes)
         path = processes.gather("" if folder is None else str(folder.path))[0]
         return cls.beside(path) if folder is None else folder
 
