@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from tiltyard.envs.openenv.client import OpenEnvClient
     from tiltyard.envs.openenv.embedded import OpenEnv
     from tiltyard.envs.openenv.remote import RemoteEnvClient
+    from tiltyard.envs.pool.adapter import EnvPoolAdapter
+    from tiltyard.envs.pool.layout import DeviceMesh
+    from tiltyard.envs.pool.pool import EnvPool
+    from tiltyard.envs.pool.ray_session import RayOptions
+    from tiltyard.envs.pool.shard import WorkerInfo
     from tiltyard.envs.text_turns import TextTurns
     from tiltyard.envs.tool import EnvTool
     from tiltyard.envs.tool_turns import ToolTurns
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         PolicyError,
         PromptTooLongError,
+        ResetNeededError,
         RolloutError,
         ServerFullError,
         TemplateError,
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
         ToolCrashError,
         ToolError,
         TranscriptError,
+        WorkerLostError,
     )
     from tiltyard.manifest import Manifest, load_manifest
     from tiltyard.models.loading import LoadedModel, load_model
@@ -86,10 +93,13 @@ _HOME = {
     "CheckpointError": "tiltyard.errors",
     "ConcurrentRollout": "tiltyard.rollout.concurrent",
     "ConfigurationError": "tiltyard.errors",
+    "DeviceMesh": "tiltyard.envs.pool.layout",
     "ENDINGS": "tiltyard.rollout.outcome",
     "Ending": "tiltyard.rollout.outcome",
     "Env": "tiltyard.envs.base",
     "EnvError": "tiltyard.errors",
+    "EnvPool": "tiltyard.envs.pool.pool",
+    "EnvPoolAdapter": "tiltyard.envs.pool.adapter",
     "EnvServer": "tiltyard.serving.server",
     "EnvTimeoutError": "tiltyard.errors",
     "EnvTool": "tiltyard.envs.tool",
@@ -124,9 +134,11 @@ _HOME = {
     "PreflightReport": "tiltyard.rollout.preflight",
     "Prompt": "tiltyard.types",
     "PromptTooLongError": "tiltyard.errors",
+    "RayOptions": "tiltyard.envs.pool.ray_session",
     "RemoteEnvClient": "tiltyard.envs.openenv.remote",
     "Renderer": "tiltyard.tokens.renderer",
     "Reply": "tiltyard.types",
+    "ResetNeededError": "tiltyard.errors",
     "RolloutCollector": "tiltyard.rollout.collector",
     "RolloutError": "tiltyard.errors",
     "RolloutHarness": "tiltyard.rollout.harness",
@@ -172,6 +184,8 @@ _HOME = {
     "score_batch": "tiltyard.rollout.scoring",
     "tool": "tiltyard.tools.base",
     "train_llm_rollout": "tiltyard.train.rollout",
+    "WorkerInfo": "tiltyard.envs.pool.shard",
+    "WorkerLostError": "tiltyard.errors",
 }
 
 __all__ = [
@@ -186,9 +200,12 @@ __all__ = [
     "CheckpointError",
     "ConcurrentRollout",
     "ConfigurationError",
+    "DeviceMesh",
     "Ending",
     "Env",
     "EnvError",
+    "EnvPool",
+    "EnvPoolAdapter",
     "EnvServer",
     "EnvTimeoutError",
     "EnvTool",
@@ -222,9 +239,11 @@ __all__ = [
     "PreflightReport",
     "Prompt",
     "PromptTooLongError",
+    "RayOptions",
     "RemoteEnvClient",
     "Renderer",
     "Reply",
+    "ResetNeededError",
     "RolloutCollector",
     "RolloutError",
     "RolloutHarness",
@@ -253,6 +272,8 @@ __all__ = [
     "TranscriptError",
     "Turn",
     "TurnEnv",
+    "WorkerInfo",
+    "WorkerLostError",
     "as_turns",
     "build_batch",
     "check_env",

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from tiltyard._boundary import guarded
 from tiltyard.envs.base import Env
 from tiltyard.envs.observation import process_observation
-from tiltyard.envs.result import scored, step_result
+from tiltyard.envs.result import raise_failure, scored, step_result
 from tiltyard.errors import EnvError, EpisodeOverError
 from tiltyard.types import StepResult, ToolSchema
 
@@ -75,6 +75,7 @@ class EpisodeRecord:
                 f"{tool_name!r} was called after the episode of {self.name} ended; reset it to begin another"
             )
         result = step_result(guarded(self._step_name, EnvError, self.env.step, tool_name, arguments), self._step_name)
+        raise_failure(result)
         self._add(result)
         return result
 
