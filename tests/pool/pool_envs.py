@@ -55,6 +55,7 @@ class CountEnv(Env):
 
     def do_stop(self):
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(60)  # another thread than this one may be the first to stop
         return StepResult("went on")
 
     def do_unpicklable(self):
@@ -122,6 +123,19 @@ class WordEnv:
 
     def step(self, action):
         return f"you said {action}", float(action == self.word), True, False, {}
+
+
+class SeedEnv:
+    """A text environment without rows, which shows a tool after its first reset only."""
+
+    def reset(self, seed=None):
+        self.tools = [{"type": "function", "function": {"name": f"tool_{seed}"}}]
+        return f"seed {seed}", {"first": True}
+
+    def step(self, action):
+        if action == "mistake":
+            raise ToolError("say something else")
+        return "next", None, False, action == "cut", {}
 
 
 class TalkEnv:

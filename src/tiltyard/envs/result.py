@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tiltyard._boundary import guarded, shown
-from tiltyard.errors import ConfigurationError, EnvError, RolloutError
+from tiltyard.errors import ConfigurationError, EnvError
 from tiltyard.tools.schema import tool_name
 from tiltyard.types import StepResult, ToolSchema
 
 TEXT_STEP = "(observation, reward, terminated, truncated, info)"
 
-FAILURE = "failure"
-"""In `info`: the `RolloutError` of an environment whose `step` returns a failed episode in the place of raising it."""
-
 WORDS = ("success", "valid")
 """What evaluation reads in `info`: each a bool, and `valid` also a list of them."""
+
+FAILURE = "failure"
+"""The key in a step's `info` that holds the `RolloutError` with which the episode failed, where `step` does not raise."""
 
 
 def scored(value: Any, where: str) -> float | None:
@@ -100,17 +100,6 @@ def step_result(value: Any, where: str) -> StepResult:
     done, truncated = flag(value.done, "done", where), flag(value.truncated, "truncated", where)
     info = info_of(value.info, where)
     return StepResult(value.observation, reward, done, info, truncated)
-
-
-def raise_failure(result: StepResult) -> None:
-    """An episode that failed is told as one, whichever way its environment has of saying so.
-
-    Raises:
-        RolloutError: The one that stands in the result's `info`.
-    """
-    failure = result.info.get(FAILURE)
-    if isinstance(failure, RolloutError):
-        raise failure
 
 
 def usable_schemas(schemas: Sequence[Any], where: str) -> list[ToolSchema]:
