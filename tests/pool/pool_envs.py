@@ -2,12 +2,14 @@
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from tiltyard import Env, StepResult, ToolError
+from tiltyard.testing.guess import GuessToolEnv
 from tiltyard.types import Reply, Task, Turn
 
 
@@ -57,6 +59,9 @@ class CountEnv(Env):
         os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(60)  # another thread than this one may be the first to stop
         return StepResult("went on")
+
+    def do_spawn(self):
+        return StepResult(str(subprocess.Popen(["sleep", "600"]).pid))
 
     def do_unpicklable(self):
         return StepResult("a lock", info={"lock": threading.Lock()})
@@ -175,3 +180,68 @@ class FailsOnce(CountEnv):
             file.write("x")
         if Path(f"{log}.made").read_text() == "xx":
             raise LookupError("the data set is not there")
+
+
+class NeverMade(CountEnv):
+    """Cannot be made."""
+
+    def __init__(self, how):
+        super().__init__()
+        if how == "exit":
+            os._exit(5)
+        time.sleep(600)
+
+
+class NotPooled(CountEnv):
+    not_pooled = "it is kept elsewhere"
+
+    @staticmethod
+    def made():
+        return NotPooled()
+
+
+class FlakyEnv(GuessToolEnv):
+    """Guessing a number, until the task is of seed 3: then the first guess takes the worker with it."""
+
+    def reset(self, trajectory=None):
+        self.seed = (trajectory or {}).get("seed")
+        return super().reset({"seed": 0})
+
+    def step(self, tool_name, arguments):
+        if self.seed == 3:
+            os._exit(1)
+        return StepResult("guess again")
+
+
+def sample_package(folder):
+    """A package `openspiel_env`, as openenv lays them out, and what it takes from openenv."""
+    (folder / "openenv_bases.py").write_text(
+        "import dataclasses\n"
+        "class Action:\n"
+        "    def __init__(self, action):\n"
+        "        self.action = action\n"
+        "@dataclasses.dataclass\n"
+        "class Observation:\n"
+        "    message: str\n"
+        "    reward: float | None = None\n"
+        "    done: bool = False\n"
+        "class Environment:\n"
+        "    def close(self):\n"
+        "        pass\n"
+    )
+    (folder / "openspiel_env" / "server").mkdir(parents=True)
+    (folder / "openspiel_env" / "__init__.py").write_text(
+        "from .server.game import CardAction\n__all__ = ['CardAction']\n"
+    )
+    (folder / "openspiel_env" / "server" / "game.py").write_text(
+        "from openenv_bases import Action, Environment, Observation\n"
+        "class CardAction(Action):\n"
+        "    pass\n"
+        "class CardEnvironment(Environment):\n"
+        "    def __init__(self, game):\n"
+        "        self.game = game\n"
+        "    def reset(self, seed=None, episode_id=None):\n"
+        "        return Observation(f'{self.game} {seed}: your hand is 15')\n"
+        "    def step(self, action, timeout_s=None):\n"
+        "        return Observation(action.action, 1.0, action.action == 'stand')\n"
+    )

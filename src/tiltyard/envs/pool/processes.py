@@ -282,8 +282,8 @@ def _main() -> tuple[str | None, str | None]:
     """How a worker executes the user's script: as a module of this name, or the file."""
     main = sys.modules["__main__"]
     spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if spec is None and path is None:
+    if spec is None and not (isinstance(path, str) and os.path.isfile(path)):
         raise ConfigurationError(
             "the environment is defined in an interactive session, where a worker cannot find it; put it into a module"
         )
-    return (spec.name if spec is not None else None), (os.path.abspath(path) if path is not None else None)
+    return (spec.name if spec is not None else None), (None if path is None else os.path.abspath(path))

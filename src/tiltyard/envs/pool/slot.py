@@ -168,6 +168,11 @@ class Slot:
             result = self._call(method)(*arguments)
         except (ToolError, EpisodeOverError, ConfigurationError):
             raise  # the caller's mistake, or the model's: the environment is what it was
+        except EnvError as error:
+            if isinstance(error.__cause__, EpisodeOverError):
+                raise error.__cause__ from None  # as above: a step after the end
+            self._failed = True
+            raise
         except BaseException:
             self._failed = True
             raise
