@@ -34,7 +34,9 @@ class CountEnv(Env):
 
     def do_add(self, number=1):
         self.count += number - 1
-        return StepResult(str(self.count), 1.0, self.count >= 100, {"same_thread": self.thread == threading.get_ident()})
+        return StepResult(
+            str(self.count), 1.0, self.count >= 100, {"same_thread": self.thread == threading.get_ident()}
+        )
 
     def do_sleep(self, seconds):
         time.sleep(seconds)

@@ -52,7 +52,9 @@ def test_a_row_that_an_environment_does_not_take_is_refused(make_pool):
     """The seed alone is taken."""
     [env] = make_pool(1, env_factory=SeedEnv).get_adapters(1)
     assert env.reset(seed=2) == ("seed 2", {"first": True})
-    with pytest.raises(ConfigurationError, match=r"the task names training row 1, but SeedEnv\.reset takes no row_index"):
+    with pytest.raises(
+        ConfigurationError, match=r"the task names training row 1, but SeedEnv\.reset takes no row_index"
+    ):
         env.reset(seed=2, row_index=1)
 
 
@@ -69,7 +71,7 @@ def test_tools_are_those_of_the_last_reset(make_pool):
 def test_a_turn_env_is_one_in_the_pool_too(make_pool):
     """It is started with a task and answers replies; by its index it is not stepped."""
     pool = make_pool(1, env_factory=TalkEnv)
-    with pytest.raises(ConfigurationError, match="TalkEnv is a turn environment and has no reset; use .*get_adapters"):
+    with pytest.raises(ConfigurationError, match=r"TalkEnv is a turn environment and has no reset; use .*get_adapters"):
         pool.reset(0)
     [env] = pool.get_adapters(1)
     assert env.start(Task(seed=4)).messages == ({"role": "user", "content": "seed 4"},)

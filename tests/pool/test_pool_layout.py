@@ -20,7 +20,7 @@ from tiltyard.envs.pool.layout import shares, worker_count
     ],
 )
 def test_each_worker_owns_its_share_of_the_slots(slots, workers, owned):
-    """`ceil(slots / workers)` each; the last has what is left, and a worker for which nothing is left is not started."""
+    """`ceil(slots / workers)` each, the last what is left; a worker for which nothing is left is not started."""
     ranges = shares(slots, workers)
     assert [len(share) for share in ranges] == owned
     assert [slot for share in ranges for slot in share] == list(range(slots))
@@ -59,7 +59,7 @@ def test_a_mesh_that_cannot_be_is_refused(sizes, message):
     ],
 )
 def test_the_number_of_workers_is_what_was_asked_for(given, workers):
-    """num_workers, else the mesh's, else as many as there is room for; one for each slot where environments ask for it."""
+    """num_workers, else the mesh's, else as there is room for; one for each slot where environments ask for it."""
     full = {"num_workers": None, "device_mesh": None, "own_process": False, **given}
     assert worker_count(16, **full, at_hand=6) == workers
 
@@ -78,7 +78,7 @@ def test_the_number_of_workers_is_what_was_asked_for(given, workers):
         ({"env_factory": None}, "give env_factory, .* or env_kwargs, the arguments of OpenEnv"),
         ({"env_factory": CountEnv()}, "one that is made already cannot be moved to a worker"),
         ({"env_kwargs": ["start"]}, "env_kwargs must be a dict"),
-        ({"env_factory": lambda: CountEnv()}, "the environment cannot be sent to a worker: .*at the top of a module"),
+        ({"env_factory": lambda: CountEnv(1)}, "the environment cannot be sent to a worker: .*at the top of a module"),
         ({"backend": "threads"}, "backend must be 'process' or 'ray', got 'threads'"),
         ({"ray": RayOptions()}, "write backend='ray'"),
         ({"step_timeout_s": 0}, "step_timeout_s must be a number > 0, or None for no bound, got 0"),

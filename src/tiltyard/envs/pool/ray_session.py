@@ -1,9 +1,11 @@
 """A Ray cluster, reached or started: what it has, and actors on it. What runs on Ray is built on this."""
 
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +15,9 @@ from tiltyard.errors import ConfigurationError, EnvError
 
 CONTROL = "control"
 """The concurrency group of an actor's short calls: they are never behind those that wait for an environment."""
+
+LOOPBACK = ("127.", "localhost")
+"""How addresses begin that only this machine has."""
 
 _starting = threading.Lock()
 
@@ -122,36 +127,58 @@ class RaySession:
             "num_gpus": needs.pop("GPU", 0),
             "resources": needs,
             "max_concurrency": threads,
-            "concurrency_groups": {CONTROL: 2},
             "max_restarts": 0,
             "max_task_retries": 0,
             "scheduling_strategy": "SPREAD" if self.options.placement == "SPREAD" else "DEFAULT",
         }
         if self.options.runtime_env is not None:
             options["runtime_env"] = dict(self.options.runtime_env)
-        remote = self.ray.remote(cls).options(**options)
+        remote = self.ray.remote(concurrency_groups={CONTROL: 2})(cls).options(**options)
         return guarded("making an actor", EnvError, remote.remote, *arguments)
+
+    def end_process(self, node: str, pid: int) -> None:
+        """Kill a process of an actor, whatever it does; waits for nothing.
+
+        Args:
+            node: Its machine in the cluster.
+            pid: Its number there.
+        """
+        if node == self.ray.get_runtime_context().get_node_id():
+            _end(pid)
+            return
+        there = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+        self.ray.remote(_end).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(pid)
 
     def _connect(self) -> None:
         told: dict[str, Any] = {"log_to_driver": True, "logging_level": "warning", "include_dashboard": False}
-        if self.options.address is not None:
-            del told["include_dashboard"]
-            told["address"] = self.options.address
-            try:
-                guarded(f"connecting to Ray at {self.options.address!r}", EnvError, self.ray.init, **told)
-            except EnvError as error:
-                raise ConfigurationError(f"{error}; is a cluster running there?") from error
+        address = self.options.address
+        if address is None:
+            with only_this_machine():
+                guarded("starting Ray on this machine", EnvError, self.ray.init, **told)
             return
-        with _only_this_machine():
-            guarded("starting Ray on this machine", EnvError, self.ray.init, **told)
+        del told["include_dashboard"]
+        here = address.startswith(LOOPBACK)
+        try:
+            with only_this_machine() if here else nullcontext():
+                guarded(f"connecting to Ray at {address!r}", EnvError, self.ray.init, address=address, **told)
+        except EnvError as error:
+            raise ConfigurationError(f"{error}; is a cluster running there?") from error
+
+
+def _end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # it has ended by itself
 
 
 @contextmanager
-def _only_this_machine() -> Iterator[None]:
+def only_this_machine() -> Iterator[None]:
     """Have Ray use the loopback address, as it does where it supports no clusters.
 
-    Otherwise whoever reaches this machine's address could run code on it. Ray takes this from a variable of the
-    environment when it is imported, and the variables are the user's; so it is told where it keeps what it read.
+    Otherwise it takes this machine's other address, and whoever reaches that could run code here. Ray reads this from
+    a variable of the environment when it is imported, and the variables are the user's; so it is told where it keeps
+    what it read.
     """
     constants = sys.modules["ray._private.ray_constants"]
     before = getattr(constants, "ENABLE_RAY_CLUSTER", None)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +24,10 @@ END_TIMEOUT_S = 5.0
 class HostActor:
     """What runs in an actor: a host that it was sent. Every call of it blocks a thread of the actor."""
 
-    def __init__(self, host: bytes) -> None:
+    def __init__(self, host: bytes, path: list[str]) -> None:
         self._maker = host
+        # Ray passes on the folder of the script that is run, and no other.
+        sys.path += [folder for folder in path if folder not in sys.path]
         self._host: Host | None = None
 
     def start(self) -> tuple[bytes, int, str]:
@@ -132,9 +135,10 @@ class RayWorker:
     """A `Worker` that is an actor."""
 
     def __init__(self, session: RaySession, host: bytes, threads: int, lost: Lost) -> None:
+        self._session = session
         self._ray = session.ray
         self._lost = lost
-        self._actor = session.actor(HostActor, threads=threads, arguments=(host,))
+        self._actor = session.actor(HostActor, threads=threads, arguments=(host, list(sys.path)))
         self.name = f"actor {self._actor._actor_id.hex()[:8]}"
         self.pid: int | None = None
         self.node: str | None = None
@@ -178,19 +182,28 @@ class RayWorker:
             last = self._get(self._remote("close", group=CONTROL), timeout_s)
         except WorkerLostError:
             self._closing = True  # it is gone, which is what was asked for
-        self.kill()
+        if last is None:
+            self.kill()
         try:
+            self._kill_actor()
             self._get(self.watch, END_TIMEOUT_S)
-        except WorkerLostError:
+        except (EnvError, WorkerLostError):
             self.alive = False
         return last
 
     def kill(self) -> None:
-        """End the actor."""
+        """End the actor, and its process: one that hangs does not hear of the end of its actor."""
+        if not self.alive:
+            return
         try:
-            guarded(f"killing {self.name}", EnvError, self._ray.kill, self._actor)
+            self._kill_actor()
+            if self.pid is not None and self.node is not None:
+                guarded(f"killing {self.name}", EnvError, self._session.end_process, self.node, self.pid)
         except EnvError:
             self.alive = False  # there is no cluster any more
+
+    def _kill_actor(self) -> None:
+        guarded(f"killing {self.name}", EnvError, self._ray.kill, self._actor)
 
     def ended(self) -> None:
         """The call that never returns has returned."""
