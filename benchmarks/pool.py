@@ -13,8 +13,8 @@ machine, on the loopback address.
 - `sweep_over_ideal`: a batch of 64 slots whose steps take 50 ms each, over 50 ms (the worse of the two backends).
 - `process_over_pipe`: a step over a worker process, over a message to and from a process through a bare pipe.
 - `killed_s`, `hung_s`, `rebuilt_s`: one of four workers is killed, or stopped, in the middle of a batch of 32: how late
-  the batch came back, with 24 results and the eight slots of that worker in need of a reset (beyond the deadline for the
-  one that was stopped), and how long the reset of the eight then took (the worst of both backends).
+  the batch came back, with 24 results and the eight slots of that worker in need of a reset (beyond the deadline for
+  the one that was stopped), and how long the reset of the eight then took (the worst of both backends).
 """
 
 import argparse
@@ -34,7 +34,7 @@ SLOTS = 64
 SLOW_S = 2.0
 STEP_S = 0.05
 DEADLINE_S = 2.0
-STEPS = {"process": 1000, "ray": 100}
+STEPS = {"process": 300, "ray": 100}
 """Steps in one measurement."""
 
 
@@ -144,7 +144,7 @@ def process_over_pipe(rounds: int) -> float:
         for warm in (step(envs, 0), ask):
             seconds(warm, 100)
         times = STEPS["process"]
-        ours_s, pipe_s = in_turns(rounds, lambda: seconds(step(envs, 0), times), lambda: seconds(ask, times))
+        ours_s, pipe_s = in_turns(4 * rounds, lambda: seconds(step(envs, 0), times), lambda: seconds(ask, times))
     ours.send(None)
     other.join()
     print(f"process: a step {ours_s * 1e6:.0f} us, a bare pipe {pipe_s * 1e6:.0f} us")

@@ -1,6 +1,7 @@
 """Worker processes: how they start, what of the user's program they see, and that none is left behind."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -113,6 +114,26 @@ def test_slots_of_one_worker_are_called_from_many_threads(make_pool):
     assert [pool.step(1, "add", {}).observation for _ in range(50)] == [str(number) for number in range(1, 51)]
     assert slow.is_alive()
     slow.join()
+
+
+def test_each_thread_gets_its_own_answers(make_pool):
+    """Eight threads on one worker, whose answers come in any order: none is lost, none is somebody else's."""
+    pool = make_pool(8, env_factory=CountEnv, num_workers=1)
+    pool.reset_batch(range(8))
+    seen = {}
+
+    def play(slot):
+        draw = random.Random(slot)
+        for number in range(1, 101):
+            pool.step(slot, "sleep", {"seconds": draw.random() / 500})
+            seen[slot, number] = int(pool.step(slot, "add", {}).observation)
+
+    threads = [threading.Thread(target=play, args=(slot,)) for slot in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {(slot, number): 2 * number for slot in range(8) for number in range(1, 101)}
 
 
 def test_calls_that_run_for_long_end_nothing_without_a_deadline(make_pool):

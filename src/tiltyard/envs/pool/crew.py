@@ -109,6 +109,8 @@ class Crew:
         return [error for errors in found for error in errors]
 
     def _parts(self, calls: Sequence[Call]) -> list[Part]:
+        if len(calls) == 1:
+            return [Part(self._owner[calls[0][0]], (0,), calls, sendable(calls, "the arguments"))]
         positions: dict[int, list[int]] = {}
         for position, (slot, _, _) in enumerate(calls):
             positions.setdefault(self._owner[slot].number, []).append(position)

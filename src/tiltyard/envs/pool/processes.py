@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from tiltyard.envs.pool.faults import sendable
+from tiltyard.envs.pool.inbox import Inbox, Latch
 from tiltyard.envs.pool.layout import processors
 from tiltyard.envs.pool.process_worker import (
     ANSWER,
@@ -26,7 +27,6 @@ from tiltyard.envs.pool.process_worker import (
     SETUP,
     SO_FAR,
     executing_main,
-    read_message,
 )
 from tiltyard.envs.pool.starting import start_process
 from tiltyard.envs.pool.workers import Host, Lost
@@ -80,31 +80,8 @@ class Processes:
         return
 
 
-class Latch:
-    """Something that comes once and is waited for, by one thread or by several."""
-
-    __slots__ = ("_lock", "value")
-
-    def __init__(self) -> None:
-        self.value: bytes | None = None
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def put(self, value: bytes | None) -> None:
-        """It has come; None when it never will."""
-        self.value = value
-        self._lock.release()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Whether it came within the time."""
-        if not self._lock.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
-            return False
-        self._lock.release()
-        return True
-
-
 class ProcessWorker:
-    """A `Worker` that is a process. One thread of ours reads what it says, and sees it end."""
+    """A `Worker` that is a process. A thread of ours waits for its end; what it says is read by who waits for that."""
 
     node: str | None = None
 
@@ -125,11 +102,12 @@ class ProcessWorker:
         self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._why: str | None = None
+        self._ended = threading.Event()
         self._closing = False
-        self._waiting: dict[tuple[int, int], Latch] = {}
-        self._ready, self._closed = self._expect(READY, 0), self._expect(CLOSED, 0)
-        self._reader = threading.Thread(target=self._read, name=f"tiltyard-{self.name}", daemon=True)
-        self._reader.start()
+        self._inbox = Inbox(self._channel, self._at_end)
+        self._ready, self._closed = self._inbox.expect((READY, 0)), self._inbox.expect((CLOSED, 0))
+        self._waiter = threading.Thread(target=self._wait_for_end, name=f"tiltyard-{self.name}", daemon=True)
+        self._waiter.start()
         self._send(SETUP, 0, setup, None)
 
     @property
@@ -144,13 +122,13 @@ class ProcessWorker:
     def ask(self, request: bytes, timeout_s: float | None) -> "ProcessAsked":
         """Send a request; see `Worker`."""
         number = next(self._numbers)
-        asked = ProcessAsked(self, number, self._expect(ANSWER, number))
+        asked = ProcessAsked(self, number, self._inbox.expect((ANSWER, number)))
         self._send(ASK, number, request, timeout_s)
         return asked
 
     def ask_so_far(self, number: int, timeout_s: float) -> bytes | None:
         """Ask for what there is of an answer."""
-        part = self._expect(PART, number)
+        part = self._inbox.expect((PART, number))
         self._send(SO_FAR, number, b"", timeout_s)
         return self.wait(part, timeout_s)
 
@@ -160,7 +138,7 @@ class ProcessWorker:
         Raises:
             WorkerLostError: The process is gone.
         """
-        if not latch.wait(timeout_s):
+        if not self._inbox.wait(latch, timeout_s):
             return None
         if latch.value is None:
             raise self._gone()
@@ -177,24 +155,16 @@ class ProcessWorker:
         except WorkerLostError:
             self._closing = True  # it is gone, which is what was asked for
         if last is not None:
-            self._reader.join(max(end - time.monotonic(), 0.1))
+            self._waiter.join(max(end - time.monotonic(), 0.1))
         self.kill()
-        self._reader.join()
+        self._waiter.join()
         return last
 
     def kill(self) -> None:
-        """End the process and those that it started; the thread that reads sees to the rest."""
+        """End the process and those that it started; the thread that waits for it sees to the rest."""
         with self._lock:
             if self._why is None:
                 _kill_group(self._process.pid)
-
-    def _expect(self, kind: int, number: int) -> Latch:
-        latch = Latch()
-        with self._lock:
-            if self._why is not None:
-                raise self._gone()
-            self._waiting[kind, number] = latch
-        return latch
 
     def _send(self, kind: int, number: int, body: bytes, timeout_s: float | None) -> None:
         """Send one message, whole; a process that does not read it in time is killed."""
@@ -211,30 +181,26 @@ class ProcessWorker:
                             f"{self.name} did not take a request within {timeout_s:g} s and was killed"
                         ) from None
                 except OSError:
-                    self._reader.join(1.0)  # it finds out why
+                    self._ended.wait(1.0)  # then it is known why
                     raise self._gone() from None
 
-    def _read(self) -> None:
-        with self._channel.makefile("rb") as reader:
-            while (message := read_message(reader)) is not None:
-                kind, number, body = message
-                if (latch := self._waiting.pop((kind, number), None)) is not None:
-                    latch.put(body)
-        self._end()
-
-    def _end(self) -> None:
-        """The process is gone, or has let go of the channel: see to it that nothing of it is left, and tell."""
-        _kill_group(self._process.pid)  # before it is waited for: until then its number is nobody else's
+    def _wait_for_end(self) -> None:
+        """Wait until the process is gone, see to it that nothing of it is left, and tell."""
+        if hasattr(os, "waitid"):  # until it is waited for, its number is nobody else's
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        _kill_group(self._process.pid)
         code = self._process.wait()
         with self._lock:
             self._why = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            waiting = list(self._waiting.values())
-            self._waiting.clear()
-        for latch in waiting:
-            latch.put(None)
-        self._channel.close()
+        self._ended.set()
+        self._inbox.drain()
         if not self._closing:
             self._lost(self, f"{self.name} {self._why}")
+
+    def _at_end(self) -> None:
+        """The channel is at its end. A process that has let go of it cannot be asked any more, and is ended too."""
+        self.kill()
+        self._ended.wait()
 
     def _gone(self) -> WorkerLostError:
         return WorkerLostError(f"{self.name} {self._why or 'is gone'}")
@@ -261,6 +227,8 @@ class ProcessAsked:
 
 def _writable(channel: socket.socket, end: float | None) -> bool:
     """Wait until something can be sent; False when it cannot in time."""
+    if channel.fileno() < 0:
+        return True  # it was closed, as the next attempt finds out
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLOUT)
     return bool(poll.poll(None if end is None else max(end - time.monotonic(), 0.0) * 1000))
