@@ -1,7 +1,6 @@
 """All workers of a pool: started together, each asked for what it owns, closed whatever becomes of the others."""
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -83,17 +82,16 @@ class Crew:
         Args:
             calls: At most one for each slot.
             begins: Whether they begin episodes.
-            timeout_s: How long all of them may take.
+            timeout_s: How long they may take, from when there are workers to run them.
 
         Raises:
             ConfigurationError: Arguments cannot be sent; nothing was.
         """
         parts = self._parts(calls)
-        end = None if timeout_s is None else time.monotonic() + timeout_s
         results: list[Any] = [None] * len(calls)
         try:
             for part, batch in self._asked(parts, begins=begins, timeout_s=timeout_s):
-                for position, result in zip(part.at, part.shard.collect(batch, end), strict=True):
+                for position, result in zip(part.at, part.shard.collect(batch), strict=True):
                     results[position] = result
         except BaseException:  # interrupted: what the slots have done by now nobody knows
             for part in parts:

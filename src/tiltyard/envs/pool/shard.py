@@ -51,14 +51,16 @@ class Batch:
         begins: Whether they begin episodes.
         worker: Who was asked.
         asked: What was asked.
+        end: When `time.monotonic` passes it, what is missing has hung; None sets no bound.
     """
 
     calls: Sequence[Call]
     results: dict[int, Any]
     sent: Sequence[int]
     begins: bool
-    worker: Worker | None
-    asked: Asked | None
+    worker: Worker | None = None
+    asked: Asked | None = None
+    end: float | None = None
 
 
 class Shard:
@@ -104,7 +106,7 @@ class Shard:
             calls: The calls, at most one for each slot.
             request: The same, pickled.
             begins: Whether they begin episodes; then a worker that is being replaced is waited for.
-            timeout_s: How long the worker may take to read the request.
+            timeout_s: How long the calls may take, from when there is a worker to run them.
         """
         try:
             return self._asked(calls, request, begins=begins, timeout_s=timeout_s)
@@ -116,17 +118,15 @@ class Shard:
         except WorkerLostError as error:
             return self._refused(calls, error, begins)
 
-    def collect(self, batch: Batch, end: float | None) -> list[Any]:
+    def collect(self, batch: Batch) -> list[Any]:
         """The result of each call, or the error; in the order of the calls.
 
-        Args:
-            batch: What `ask` gave.
-            end: When `time.monotonic` passes it, what is missing has hung: the worker is killed and replaced.
+        A worker that has hung is killed and replaced.
         """
         results = dict(batch.results)
         if batch.worker is not None and batch.asked is not None:
             try:
-                answers = self._answers(batch.worker, batch.asked, end)
+                answers = self._answers(batch.worker, batch.asked, batch.end)
                 found = self._read(batch, answers)
             except WorkerLostError as error:
                 self.seat.lost(batch.worker, str(error))
@@ -161,7 +161,7 @@ class Shard:
         try:
             worker = self.seat.wait() if begins else self.seat.worker
         except TiltyardError as error:
-            return Batch(calls, dict.fromkeys(range(len(calls)), error), (), begins, None, None)
+            return Batch(calls, dict.fromkeys(range(len(calls)), error), (), begins)
         with self.seat.lock:
             if begins and worker is not self.seat.worker:
                 raise WorkerLostError(self.seat.why)
@@ -173,10 +173,11 @@ class Shard:
                     results[position] = self._stale(slot)
         sent = [position for position in range(len(calls)) if position not in results]
         if not sent or worker is None:
-            return Batch(calls, results, (), begins, None, None)
+            return Batch(calls, results, (), begins)
         if results:
             request = sendable([calls[position] for position in sent], "the arguments")
-        return Batch(calls, results, sent, begins, worker, worker.ask(request, timeout_s))
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        return Batch(calls, results, sent, begins, worker, worker.ask(request, timeout_s), end)
 
     def _answers(self, worker: Worker, asked: Asked, end: float | None) -> bytes:
         """The worker's answer, or what there is of it at the deadline."""
@@ -232,7 +233,7 @@ class Shard:
 
     def _refused(self, calls: Sequence[Call], error: WorkerLostError, begins: bool) -> Batch:
         results = {position: self._needs_reset(call[0], str(error)) for position, call in enumerate(calls)}
-        return Batch(calls, results, (), begins, None, None)
+        return Batch(calls, results, (), begins)
 
     def _welcome(self, said: Any) -> TiltyardError | None:
         """Take what a new worker's host said at its start: the facts of each slot, or the first error among them."""
