@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tiltyard.build import LocalModel
     from tiltyard.envs.base import Env, TextEnv, TurnEnv
     from tiltyard.envs.check import check_env
     from tiltyard.envs.findings import CheckReport
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tiltyard.envs.pool.pool import EnvPool
     from tiltyard.envs.pool.ray_session import RayOptions
     from tiltyard.envs.pool.shard import WorkerInfo
+    from tiltyard.envs.qa import QADatasetEnv
     from tiltyard.envs.text_turns import TextTurns
     from tiltyard.envs.tool import EnvTool
     from tiltyard.envs.tool_turns import ToolTurns
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         PromptTooLongError,
         ResetNeededError,
         RolloutError,
+        RowsNotFoundError,
         ServerFullError,
         TemplateError,
         TiltyardError,
@@ -43,12 +46,14 @@ if TYPE_CHECKING:
         TranscriptError,
         WorkerLostError,
     )
+    from tiltyard.export import export_run
     from tiltyard.manifest import Manifest, load_manifest
     from tiltyard.models.loading import LoadedModel, load_model
     from tiltyard.models.trainable import LoraSettings, make_trainable
     from tiltyard.policies.base import AsyncPolicy, Policy, Sampled, Sampling, TokenPolicy, TokenRequest
     from tiltyard.policies.hf import HFPolicy
     from tiltyard.policies.openai import OpenAI
+    from tiltyard.rewards import Gate, Rubric, Sequential, WeightedSum
     from tiltyard.rollout.api_multi_turn import APIMultiTurnRollout
     from tiltyard.rollout.batched import BatchedRollout, Job
     from tiltyard.rollout.collector import RolloutCollector
@@ -65,6 +70,7 @@ if TYPE_CHECKING:
     from tiltyard.rollout.scoring import score_batch
     from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
     from tiltyard.rollout.trajectory import Trajectory
+    from tiltyard.rows import Rows, RowSplit, load_rows, split_rows
     from tiltyard.serving.place import ServerReport
     from tiltyard.serving.server import EnvServer, resolve_env
     from tiltyard.tokens.ledger import Ledger
@@ -73,11 +79,15 @@ if TYPE_CHECKING:
     from tiltyard.tools.base import Tool, tool
     from tiltyard.tools.manager import ToolManager
     from tiltyard.tools.mcp import McpServer, McpTools, mcp_factory, mcp_tools
-    from tiltyard.train.algorithms import GRPO
+    from tiltyard.train.algorithms import CISPO, GRPO, GSPO, LLMPPO, LLMREINFORCE
     from tiltyard.train.batch import Batch, build_batch
+    from tiltyard.train.dataset_env import DatasetEnv
+    from tiltyard.train.examples import RowSettings
     from tiltyard.train.learner import Learner
     from tiltyard.train.optimiser import OptimiserSettings
-    from tiltyard.train.rollout import train_llm_rollout
+    from tiltyard.train.supervised_algorithms import DPO, SFT
+    from tiltyard.training import train_llm_rollout
+    from tiltyard.training_rows import train_llm_dataset
     from tiltyard.types import FinishReason, Message, Prompt, Reply, StepResult, Task, ToolCall, ToolSchema, Turn
 
 __version__ = "0.1.0"
@@ -94,6 +104,8 @@ _HOME = {
     "ConcurrentRollout": "tiltyard.rollout.concurrent",
     "ConfigurationError": "tiltyard.errors",
     "DeviceMesh": "tiltyard.envs.pool.layout",
+    "DatasetEnv": "tiltyard.train.dataset_env",
+    "DPO": "tiltyard.train.supervised_algorithms",
     "ENDINGS": "tiltyard.rollout.outcome",
     "Ending": "tiltyard.rollout.outcome",
     "Env": "tiltyard.envs.base",
@@ -105,7 +117,12 @@ _HOME = {
     "EnvTool": "tiltyard.envs.tool",
     "EpisodeOverError": "tiltyard.errors",
     "FinishReason": "tiltyard.types",
+    "Gate": "tiltyard.rewards",
+    "CISPO": "tiltyard.train.algorithms",
     "GRPO": "tiltyard.train.algorithms",
+    "GSPO": "tiltyard.train.algorithms",
+    "LLMPPO": "tiltyard.train.algorithms",
+    "LLMREINFORCE": "tiltyard.train.algorithms",
     "Group": "tiltyard.rollout.groups",
     "GroupMismatchError": "tiltyard.errors",
     "HFPolicy": "tiltyard.policies.hf",
@@ -116,6 +133,7 @@ _HOME = {
     "Ledger": "tiltyard.tokens.ledger",
     "Limits": "tiltyard.rollout.limits",
     "LoadedModel": "tiltyard.models.loading",
+    "LocalModel": "tiltyard.build",
     "LoraSettings": "tiltyard.models.trainable",
     "LostSessionError": "tiltyard.errors",
     "Manifest": "tiltyard.manifest",
@@ -135,6 +153,7 @@ _HOME = {
     "Prompt": "tiltyard.types",
     "PromptTooLongError": "tiltyard.errors",
     "RayOptions": "tiltyard.envs.pool.ray_session",
+    "QADatasetEnv": "tiltyard.envs.qa",
     "RemoteEnvClient": "tiltyard.envs.openenv.remote",
     "Renderer": "tiltyard.tokens.renderer",
     "Reply": "tiltyard.types",
@@ -142,10 +161,17 @@ _HOME = {
     "RolloutCollector": "tiltyard.rollout.collector",
     "RolloutError": "tiltyard.errors",
     "RolloutHarness": "tiltyard.rollout.harness",
+    "RowSettings": "tiltyard.train.examples",
+    "Rubric": "tiltyard.rewards",
+    "RowSplit": "tiltyard.rows",
+    "Rows": "tiltyard.rows",
+    "RowsNotFoundError": "tiltyard.errors",
     "Sampled": "tiltyard.policies.base",
     "Sampling": "tiltyard.policies.base",
+    "Sequential": "tiltyard.rewards",
     "ServerFullError": "tiltyard.errors",
     "ServerReport": "tiltyard.serving.place",
+    "SFT": "tiltyard.train.supervised_algorithms",
     "StepResult": "tiltyard.types",
     "Task": "tiltyard.types",
     "TaskAssigner": "tiltyard.rollout.tasks",
@@ -167,13 +193,16 @@ _HOME = {
     "TranscriptError": "tiltyard.errors",
     "Turn": "tiltyard.types",
     "TurnEnv": "tiltyard.envs.base",
+    "WeightedSum": "tiltyard.rewards",
     "as_turns": "tiltyard.envs.turns",
     "build_batch": "tiltyard.train.batch",
     "check_env": "tiltyard.envs.check",
     "episode": "tiltyard.rollout.episode",
     "evaluation_tasks": "tiltyard.rollout.tasks",
+    "export_run": "tiltyard.export",
     "load_manifest": "tiltyard.manifest",
     "load_model": "tiltyard.models.loading",
+    "load_rows": "tiltyard.rows",
     "make_renderer": "tiltyard.tokens.renderer",
     "make_trainable": "tiltyard.models.trainable",
     "mcp_factory": "tiltyard.tools.mcp",
@@ -182,15 +211,23 @@ _HOME = {
     "process_observation": "tiltyard.envs.observation",
     "resolve_env": "tiltyard.serving.server",
     "score_batch": "tiltyard.rollout.scoring",
+    "split_rows": "tiltyard.rows",
     "tool": "tiltyard.tools.base",
-    "train_llm_rollout": "tiltyard.train.rollout",
+    "train_llm_dataset": "tiltyard.training_rows",
+    "train_llm_rollout": "tiltyard.training",
     "WorkerInfo": "tiltyard.envs.pool.shard",
     "WorkerLostError": "tiltyard.errors",
 }
 
 __all__ = [
+    "CISPO",
+    "DPO",
     "ENDINGS",
     "GRPO",
+    "GSPO",
+    "LLMPPO",
+    "LLMREINFORCE",
+    "SFT",
     "APIMultiTurnRollout",
     "ActionRefusedError",
     "AsyncPolicy",
@@ -200,6 +237,7 @@ __all__ = [
     "CheckpointError",
     "ConcurrentRollout",
     "ConfigurationError",
+    "DatasetEnv",
     "DeviceMesh",
     "Ending",
     "Env",
@@ -211,6 +249,7 @@ __all__ = [
     "EnvTool",
     "EpisodeOverError",
     "FinishReason",
+    "Gate",
     "Group",
     "GroupMismatchError",
     "HFPolicy",
@@ -221,6 +260,7 @@ __all__ = [
     "Ledger",
     "Limits",
     "LoadedModel",
+    "LocalModel",
     "LoraSettings",
     "LostSessionError",
     "Manifest",
@@ -239,6 +279,7 @@ __all__ = [
     "PreflightReport",
     "Prompt",
     "PromptTooLongError",
+    "QADatasetEnv",
     "RayOptions",
     "RemoteEnvClient",
     "Renderer",
@@ -247,8 +288,14 @@ __all__ = [
     "RolloutCollector",
     "RolloutError",
     "RolloutHarness",
+    "RowSettings",
+    "RowSplit",
+    "Rows",
+    "RowsNotFoundError",
+    "Rubric",
     "Sampled",
     "Sampling",
+    "Sequential",
     "ServerFullError",
     "ServerReport",
     "StepResult",
@@ -272,6 +319,7 @@ __all__ = [
     "TranscriptError",
     "Turn",
     "TurnEnv",
+    "WeightedSum",
     "WorkerInfo",
     "WorkerLostError",
     "as_turns",
@@ -279,8 +327,10 @@ __all__ = [
     "check_env",
     "episode",
     "evaluation_tasks",
+    "export_run",
     "load_manifest",
     "load_model",
+    "load_rows",
     "make_renderer",
     "make_trainable",
     "mcp_factory",
@@ -289,7 +339,9 @@ __all__ = [
     "process_observation",
     "resolve_env",
     "score_batch",
+    "split_rows",
     "tool",
+    "train_llm_dataset",
     "train_llm_rollout",
 ]
 

@@ -1,4 +1,4 @@
-"""The command line: `tiltyard train | eval | rollout | check | serve | demo`."""
+"""The command line: `tiltyard train | eval | rollout | export | check | serve | demo`."""
 
 import argparse
 import sys
@@ -61,6 +61,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_play(rollout, "-n", "rollout")
     rollout.add_argument("--split", choices=("train", "held-out"), help="whose tasks to play (default: train)")
     rollout.set_defaults(run=_play, checkpoint=None)
+
+    export = commands.add_parser("export", help="write what a run learned as a folder that other programs load")
+    export.add_argument("folder", metavar="RUN", help="the run folder")
+    export.add_argument("out", metavar="OUT", help="the folder to make")
+    export.add_argument("--checkpoint", default="last", metavar="WHICH", help="last, best or a step (default: last)")
+    export.add_argument("--merge", action="store_true", help="put a trained adapter into the model's weights")
+    export.set_defaults(run=_export)
 
     check = commands.add_parser("check", help="check an environment, or a manifest and its environment")
     check.add_argument("what", help="a manifest, or an entrypoint: module:attr or path.py:attr")
@@ -169,6 +176,14 @@ def _play(arguments: argparse.Namespace) -> int:
     return FAILED if summary["failed"] == summary["episodes"] else 0
 
 
+def _export(arguments: argparse.Namespace) -> int:
+    from tiltyard.export import export_run
+
+    _quiet()
+    print(export_run(arguments.folder, arguments.out, checkpoint=arguments.checkpoint, merge=arguments.merge))
+    return 0
+
+
 def _check(arguments: argparse.Namespace) -> int:
     from tiltyard.build import env_factory, preflight_manifest, probe
     from tiltyard.envs.check import check_env
@@ -178,6 +193,12 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.what.endswith(MANIFEST_ENDINGS):
         manifest = load_manifest(arguments.what, arguments.set)
         section = manifest.environment
+        if section.env_type == "dataset":
+            from tiltyard.build_dataset import check_dataset_manifest
+
+            print(f"{arguments.what}: the manifest is sound")
+            print(check_dataset_manifest(manifest))
+            return 0
     elif arguments.set:
         raise ConfigurationError(f"--set changes a manifest, and {arguments.what!r} is an entrypoint")
     else:

@@ -42,12 +42,15 @@ class TokenRequest:
         ids: The whole sequence so far; for one key each request extends the one before plus its sample.
         max_tokens: The most tokens to sample, at least 1.
         seed: What the randomness of this sample derives from, so that it does not depend on the batch.
+        replay: What is sampled is known already and will be dropped: it is asked for so that the batch has the make-up
+            that it had, and with it the rounding of the others.
     """
 
     key: str
     ids: Sequence[int]
     max_tokens: int
     seed: int
+    replay: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,13 @@ class Work:
     result: Any = None
     error: BaseException | None = None
     abandoned: bool = False
+    began: float | None = None
     ended: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the call itself took; None while it has not ended."""
+        return None if self.began is None or self.ended is None else self.ended - self.began
 
 
 class EnvWorkers:
@@ -166,6 +172,7 @@ class EnvWorkers:
     def _serve(self) -> None:
         while (work := self._todo.get()) is not None and not self._stopped:
             result, error = None, None
+            work.began = time.monotonic()
             try:
                 result = work.call()
             except BaseException as caught:  # noqa: BLE001  # carried to the thread that collects

@@ -33,6 +33,43 @@ class RunObserver(Protocol):
         ...
 
 
+class Observers:
+    """Several observers, told one after the other in their order."""
+
+    def __init__(self, *observers: RunObserver) -> None:
+        self._observers = observers
+
+    def run_started(self, folder: Path, *, done: int, steps: int) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.run_started(folder, done=done, steps=steps)
+
+    def phase_started(self, phase: str, episodes: int) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.phase_started(phase, episodes)
+
+    def episode_finished(self) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.episode_finished()
+
+    def evaluated(self, phase: str, score: Mapping[str, Any]) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.evaluated(phase, score)
+
+    def step_finished(self, metrics: Mapping[str, Any]) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.step_finished(metrics)
+
+    def run_finished(self) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.run_finished()
+
+
 class SilentObserver:
     """Says nothing."""
 

@@ -45,10 +45,12 @@ class Recorder:
         self._folder = folder
         self._observer = observer
 
-    def begin(self, phase: str, step: int, episodes: int) -> None:
-        """Say what the episodes that follow are played for, and how many there will be."""
+    def begin(self, phase: str, step: int, episodes: int, *, finished: int = 0) -> None:
+        """Say what the episodes that follow are played for, how many there will be, and how many are there already."""
         self.phase, self.step = phase, step
         self._observer.phase_started(phase, episodes)
+        for _ in range(finished):
+            self._observer.episode_finished()
 
     def __call__(self, trajectory: Trajectory) -> None:
         """Keep one finished episode."""
@@ -56,11 +58,15 @@ class Recorder:
             # An episode's id is its group's key and its place in the group (`RolloutCollector.collect`).
             group = trajectory.episode_id.rpartition("-")[0] if self.phase == TRAIN else None
             self._folder.write_trajectory(trajectory, phase=self.phase, step=self.step, group=group)
-            self.totals.add(trajectory)
-            self.success_known |= trajectory.success is not None
-            if trajectory.transcript is not None:
-                self.ledger.observe(trajectory.transcript)
+            self.count(trajectory)
         self._observer.episode_finished()
+
+    def count(self, trajectory: Trajectory) -> None:
+        """Count one finished episode that is written down."""
+        self.totals.add(trajectory)
+        self.success_known |= trajectory.success is not None
+        if trajectory.transcript is not None:
+            self.ledger.observe(trajectory.transcript)
 
     def compare(self, update: UpdateMetrics) -> None:
         """Count how far sampler and trainer were apart in one update."""
@@ -115,6 +121,8 @@ class WatchedPolicy:
         """Continue each sequence."""
         samples = self._policy.sample(requests)
         for request, sampled in zip(requests, samples, strict=True):
+            if request.replay:
+                continue
             if (seen := self._seen.get(request.key)) is not None:
                 self._recorder.ledger.prompted(seen, request.ids)
             self._seen[request.key] = [*request.ids, *sampled.ids]
