@@ -4,7 +4,7 @@
 is wall clock, what is compared is measured in turns, and each figure is the median of the rounds. Ray runs on this
 machine, on the loopback address.
 
-- `ray_batch64_over_single`: a step of 64 slots in one batch, over the same 64 steps one by one.
+- `ray_batch64_over_single`: a step of 64 slots of one worker in one batch, over the same 64 steps one by one.
 - `slot_beside_slow_over_idle`: a step of one slot while another worker's slot is in a step of 2 s, over the same when
   nothing else runs (the worse of the two backends).
 - `workers8_over_1`: a step of one slot in a pool with 8 workers, over one in a pool with a single worker (Ray).
@@ -74,7 +74,7 @@ def sweep(of: EnvPool, tool: str = "go", arguments: dict[str, Any] | None = None
 
 
 def batch_over_single(rounds: int) -> float:
-    with pool("ray", SLOTS, 2) as envs:
+    with pool("ray", SLOTS, 1) as envs:
         slots = range(SLOTS)
         singly = lambda: seconds(lambda: [envs.step(slot, "go", {}) for slot in slots])  # noqa: E731  # measured in turns
         batch, single = in_turns(rounds, lambda: seconds(sweep(envs), 5), singly)

@@ -42,6 +42,7 @@ class ToolPlayed:
     def __init__(self, env: Env) -> None:
         self.env = env
         self._name = type(env).__name__
+        self._step_name = f"{self._name}.step"
 
     def reset(self, trajectory: dict[str, Any] | None) -> StepResult:
         """Begin an episode."""
@@ -50,7 +51,7 @@ class ToolPlayed:
 
     def step(self, tool_name: str, arguments: dict[str, Any]) -> StepResult:
         """Run one tool call."""
-        name = f"{self._name}.step"
+        name = self._step_name
         return step_result(guarded(name, EnvError, self.env.step, tool_name, arguments), name)
 
     def tools(self) -> list[Any]:
