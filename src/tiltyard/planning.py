@@ -7,6 +7,7 @@ from tiltyard.manifest import Manifest
 from tiltyard.manifest.probing import EnvFacts
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.placement import Placement
 from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
 from tiltyard.types import Task
 
@@ -41,6 +42,12 @@ def sampling(manifest: Manifest, *, evaluation: bool = False) -> Sampling:
     if not evaluation or temperature is None:
         temperature = rollout.temperature
     return Sampling(temperature=temperature, top_p=rollout.top_p, top_k=rollout.top_k)
+
+
+def placement(manifest: Manifest) -> Placement:
+    """Return where the environments live."""
+    rollout = manifest.rollout
+    return Placement(rollout.backend, rollout.workers, rollout.ray_address)
 
 
 def assigner(manifest: Manifest, facts: EnvFacts) -> TaskAssigner:

@@ -56,7 +56,8 @@ class EnvRecipe:
         name = getattr(_unwrapped(self.factory), "__name__", type(self.factory).__name__)
         env = guarded(f"{name}()", EnvError, self.factory, **self.arguments)
         _refuse_class(type(env))
-        as_turns(env)
+        for source in as_turns(env).sources:
+            _refuse_class(type(source))
         return env
 
     def _seen(self) -> list[Any]:

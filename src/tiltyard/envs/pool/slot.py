@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from tiltyard._boundary import guarded, shown
 from tiltyard.envs.base import Env
+from tiltyard.envs.own_random import caller_of
 from tiltyard.envs.pool.recipe import EnvRecipe
 from tiltyard.envs.result import step_result, text_reset, text_step, usable_schemas
 from tiltyard.envs.text_turns import TextTurns, reset_options, taken_options, text_tools
@@ -72,13 +73,14 @@ class TextPlayed:
     def __init__(self, env: Any) -> None:
         self.env = env
         self._name = type(env).__name__
+        self._call = caller_of(env)
         self._takes = reset_options(env)
 
     def reset(self, trajectory: dict[str, Any] | None) -> StepResult:
         """Begin an episode."""
         name = f"{self._name}.reset"
         options = taken_options(self._takes, trajectory or {}, name)
-        return text_reset(guarded(name, EnvError, self.env.reset, **options), name)
+        return text_reset(guarded(name, EnvError, self._call, self.env.reset, **options), name)
 
     def step(self, tool_name: str, arguments: dict[str, Any]) -> StepResult:
         """Act with a text."""
@@ -87,7 +89,7 @@ class TextPlayed:
         if not isinstance(action, str):
             raise ToolError(f"the action of {self._name} is a text, given as message; got {shown(arguments)}")
         name = f"{self._name}.step"
-        return text_step(guarded(name, EnvError, self.env.step, action), name)
+        return text_step(guarded(name, EnvError, self._call, self.env.step, action), name)
 
     def tools(self) -> list[Any]:
         """The schemas that the environment shows."""
@@ -121,7 +123,7 @@ def played(env: Any) -> Played:
     if isinstance(env, Env):
         return ToolPlayed(env)
     turns = as_turns(env)
-    if isinstance(turns, TextTurns):
+    if isinstance(turns, TextTurns) and turns is not env:
         return TextPlayed(env)
     return TurnPlayed(env, turns if isinstance(turns, GuardedTurns) else GuardedTurns(turns))
 
