@@ -62,11 +62,14 @@ if TYPE_CHECKING:
     from tiltyard.rollout.groups import Group
     from tiltyard.rollout.harness import RolloutHarness
     from tiltyard.rollout.in_process import InProcessEnvClient
+    from tiltyard.rollout.jobs import EpisodeOrder
     from tiltyard.rollout.judge import LLMJudge
     from tiltyard.rollout.limits import Limits
     from tiltyard.rollout.multi_turn import MultiTurnRollout
     from tiltyard.rollout.outcome import ENDINGS, Ending
+    from tiltyard.rollout.placement import Placement
     from tiltyard.rollout.preflight import PreflightReport, preflight
+    from tiltyard.rollout.rollout_workers import RolloutWorkers
     from tiltyard.rollout.scoring import score_batch
     from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
     from tiltyard.rollout.trajectory import Trajectory
@@ -115,6 +118,7 @@ _HOME = {
     "EnvServer": "tiltyard.serving.server",
     "EnvTimeoutError": "tiltyard.errors",
     "EnvTool": "tiltyard.envs.tool",
+    "EpisodeOrder": "tiltyard.rollout.jobs",
     "EpisodeOverError": "tiltyard.errors",
     "FinishReason": "tiltyard.types",
     "Gate": "tiltyard.rewards",
@@ -147,6 +151,7 @@ _HOME = {
     "OpenEnv": "tiltyard.envs.openenv.embedded",
     "OpenEnvClient": "tiltyard.envs.openenv.client",
     "OptimiserSettings": "tiltyard.train.optimiser",
+    "Placement": "tiltyard.rollout.placement",
     "Policy": "tiltyard.policies.base",
     "PolicyError": "tiltyard.errors",
     "PreflightReport": "tiltyard.rollout.preflight",
@@ -161,6 +166,7 @@ _HOME = {
     "RolloutCollector": "tiltyard.rollout.collector",
     "RolloutError": "tiltyard.errors",
     "RolloutHarness": "tiltyard.rollout.harness",
+    "RolloutWorkers": "tiltyard.rollout.rollout_workers",
     "RowSettings": "tiltyard.train.examples",
     "Rubric": "tiltyard.rewards",
     "RowSplit": "tiltyard.rows",
@@ -247,6 +253,7 @@ __all__ = [
     "EnvServer",
     "EnvTimeoutError",
     "EnvTool",
+    "EpisodeOrder",
     "EpisodeOverError",
     "FinishReason",
     "Gate",
@@ -274,6 +281,7 @@ __all__ = [
     "OpenEnv",
     "OpenEnvClient",
     "OptimiserSettings",
+    "Placement",
     "Policy",
     "PolicyError",
     "PreflightReport",
@@ -288,6 +296,7 @@ __all__ = [
     "RolloutCollector",
     "RolloutError",
     "RolloutHarness",
+    "RolloutWorkers",
     "RowSettings",
     "RowSplit",
     "Rows",

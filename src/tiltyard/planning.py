@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tiltyard.envs.pool.ray_session import RayOptions
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest import Manifest
 from tiltyard.manifest.probing import EnvFacts
@@ -47,7 +48,8 @@ def sampling(manifest: Manifest, *, evaluation: bool = False) -> Sampling:
 def placement(manifest: Manifest) -> Placement:
     """Return where the environments live."""
     rollout = manifest.rollout
-    return Placement(rollout.backend, rollout.workers, rollout.ray_address)
+    ray = RayOptions(address=rollout.ray_address) if rollout.backend == "ray" else None
+    return Placement(rollout.backend, rollout.workers, ray)
 
 
 def assigner(manifest: Manifest, facts: EnvFacts) -> TaskAssigner:

@@ -41,7 +41,7 @@ def parameters(function):
 
 
 PUBLIC = {
-    "APIMultiTurnRollout": "(api, tool_manager=, sampling_params=, max_turns=, concurrency=, extra_body=, trace_dir=, *, env_factory=, max_trajectory_tokens=, limits=, max_observation_chars=, seed=, score=, reward_fns=, reward_weights=, trace_callback=, success_callback=, preflight=)",
+    "APIMultiTurnRollout": "(api, tool_manager=, sampling_params=, max_turns=, concurrency=, extra_body=, trace_dir=, *, env_factory=, max_trajectory_tokens=, limits=, max_observation_chars=, seed=, score=, reward_fns=, reward_weights=, trace_callback=, success_callback=, preflight=, placement=)",
     "ActionRefusedError": "error: EnvError",
     "AsyncPolicy": "protocol",
     "Batch": "(groups, granularity, counts, scores=)",
@@ -63,6 +63,7 @@ PUBLIC = {
     "EnvServer": "(desk, place)",
     "EnvTimeoutError": "error: EnvError, TimeoutError",
     "EnvTool": "(env, tool_name=, description=, parameters=)",
+    "EpisodeOrder": "(task, episode_id, sampling_seed=, row=, shown=)",
     "EpisodeOverError": "error: TiltyardError, RuntimeError",
     "FinishReason": "alias",
     "GRPO": "(group_size=, kl_coef=, kl_estimator=, kl_in=, loss_normaliser=, constant_length=, epochs=, minibatches=, old_logprobs=, sampler_cap=, entropy_coef=, overlong_penalty=, overlong_from=, overlong_until=, advantage_granularity=, turn_discount=, scale_rewards=, zero_variance=, clip_low=, clip_high=)",
@@ -94,6 +95,7 @@ PUBLIC = {
     "OpenEnv": "(env_name=, env_cls=, env_kwargs=, action_cls=, action_mapper=, **older)",
     "OpenEnvClient": "(env_name=, env_cls=, base_url=, action_cls=, action_mapper=, tools=, reset_kwargs=, connect_timeout_s=, message_timeout_s=, client_kwargs=, *, capacity_timeout_s=, token=)",
     "OptimiserSettings": "(learning_rate, weight_decay=, warmup_steps=, max_grad_norm=, schedule=, total_steps=, end_share=)",
+    "Placement": "(backend=, workers=, ray=)",
     "Policy": "protocol",
     "PolicyError": "error: RolloutError",
     "PreflightReport": "(passed=, skipped=, tools=)",
@@ -105,9 +107,10 @@ PUBLIC = {
     "Renderer": "protocol",
     "Reply": "(text, tool_calls=, reasoning=, finish_reason=, token_ids=, logprobs=, prompt_ids=, context_tokens=, sampled_tokens=, written=)",
     "ResetNeededError": "error: LostSessionError",
-    "RolloutCollector": "(env_factory, batch_size, group_size, *, policy, renderer, limits, assigner, seed=, on_finished=, linger_s=, prompt_s=, max_live=)",
+    "RolloutCollector": "(env_factory, batch_size, group_size, *, policy, renderer, limits, assigner, seed=, on_finished=, linger_s=, prompt_s=, max_live=, placement=)",
     "RolloutError": "error: TiltyardError",
     "RolloutHarness": "(env_client, tokenizer, max_turns=, *, limits=, renderer=, chat_template_kwargs=, observation_field=, observation_processor=, system_prompt=, action_field=, mcp_tool=, request_timeout_s=)",
+    "RolloutWorkers": "(env_factory, policy, limits, *, placement=, concurrency=, seed=, retries=, scoring=, start_timeout_s=, silence_timeout_s=)",
     "RowSettings": "(turns=, max_length=, too_long=, plain_text=, chat_template_kwargs=, tool_parser=)",
     "RowSplit": "(train, held_out)",
     "Rows": "(source, name, columns=, order=)",

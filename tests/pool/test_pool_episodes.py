@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from pool_envs import DieOnce, EventEnv, GateEnv, GuessToolEnv, JudgedEnv, letters_of, tools_for
 
-from tiltyard import APIMultiTurnRollout, ConfigurationError, EnvError, Task, ToolCall, ToolManager
+from tiltyard import APIMultiTurnRollout, ConfigurationError, EnvError, RayOptions, Task, ToolCall, ToolManager
 from tiltyard.rollout.concurrent import ConcurrentRollout
 from tiltyard.rollout.jobs import EpisodeOrder, Job
 from tiltyard.rollout.limits import Limits
@@ -247,9 +247,22 @@ def test_a_placement_says_what_does_not_go_together():
         (("thread",), "backend must be 'local', 'process' or 'ray', got 'thread'"),
         (("local", 2), "workers must be None with backend='local', which has no workers, got 2"),
         (("process", 0), "workers must be >= 1 or None, got 0"),
-        (("process", 1, "auto"), "ray_address is for backend='ray', got backend='process'"),
+        (("process", 1, RayOptions()), "ray= says which cluster to use; it is for backend='ray', got 'process'"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             Placement(*arguments)
     with pytest.raises(ConfigurationError, match="backend='local' has no workers"):
         RolloutWorkers(EventEnv, ScriptedAsyncPolicy(TALK), LIMITS, placement=Placement())
+
+
+def test_an_interrupt_gives_up_what_is_under_way(make_workers, tmp_path):
+    """It is not swallowed, waits for no environment, and the workers still close theirs."""
+    workers = make_workers(partial(GateEnv, str(tmp_path / "gate")), TALK)
+
+    def press(trajectory):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        workers.run((EpisodeOrder(Task(seed=seed), str(seed)) for seed in (1, 3, 5, 2)), press)
+    workers.close()
+    assert (workers.leaked, workers.report().leaked) == (0, 0)

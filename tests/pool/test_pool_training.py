@@ -2,6 +2,11 @@
 
 import pytest
 
+from tiltyard.manifest import load_manifest, manifest_to_yaml
+from tiltyard.play import new_request, play_manifest
+from tiltyard.train.episodes import SilentEpisodes
+from tiltyard.train.run_folder import RunFolder
+
 FLAKY = '''
 """Twenty rows, two turns. The first second turn of a run kills its process; a file remembers that it did."""
 
@@ -71,3 +76,19 @@ def test_a_training_run_survives_a_worker_that_is_killed(backend, write_manifest
     metrics = read_lines(tmp_path / "there" / "metrics.jsonl")
     assert [line["failed"] for line in metrics] == [len(lost), 0, 0]
     assert (summary["failed"], summary["leaked"], summary["steps_done"]) == (len(lost), 0, 3)
+
+
+def test_an_evaluation_plays_where_the_manifest_says(write_manifest, read_lines, tmp_path):
+    """The model samples here, its environments live on workers; what is written is the same."""
+    path, played = write_manifest(), {}
+    for backend in ("local", "process"):
+        manifest = load_manifest(path, [f"rollout.backend={backend}"])
+        folder = RunFolder.create(tmp_path / backend, manifest_to_yaml(manifest))
+        summary = play_manifest(manifest, folder, new_request({"samples": 2}), SilentEpisodes())
+        assert (summary["episodes"], summary["failed"], summary["leaked"]) == (8, 0, 0)
+        played[backend] = episodes(read_lines, tmp_path / backend)
+    for name, one in played["local"].items():
+        other = played["process"][name]
+        assert [one[key] for key in ("ids", "rewards", "ending")] == [
+            other[key] for key in ("ids", "rewards", "ending")
+        ]

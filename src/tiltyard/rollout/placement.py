@@ -20,13 +20,13 @@ class Placement:
     Attributes:
         backend: `"local"` is this process, `"process"` worker processes of this machine, `"ray"` a Ray cluster.
         workers: How many workers; None takes one for each processor, or as many as the cluster has room for.
-        ray_address: Of the cluster, such as `"auto"`; None uses the one that this process is connected to, and
+        ray: Which cluster, and what of it each worker needs; None uses the one that this process is connected to, and
             otherwise starts one on this machine.
     """
 
     backend: Literal["local", "process", "ray"] = "local"
     workers: int | None = None
-    ray_address: str | None = None
+    ray: "RayOptions | None" = None
 
     def __post_init__(self) -> None:
         if self.backend not in ("local", "process", "ray"):
@@ -34,8 +34,8 @@ class Placement:
         if self.workers is not None and (self.backend == "local" or self.workers < 1):
             wanted = "None with backend='local', which has no workers" if self.backend == "local" else ">= 1 or None"
             raise ConfigurationError(f"workers must be {wanted}, got {self.workers!r}")
-        if self.ray_address is not None and self.backend != "ray":
-            raise ConfigurationError(f"ray_address is for backend='ray', got backend={self.backend!r}")
+        if self.ray is not None and self.backend != "ray":
+            raise ConfigurationError(f"ray= says which cluster to use; it is for backend='ray', got {self.backend!r}")
 
     @property
     def remote(self) -> bool:
@@ -52,15 +52,6 @@ class Placement:
         if self.backend == "local":
             raise ConfigurationError("backend='local' has no workers; write 'process' or 'ray'")
         return self.backend
-
-    @property
-    def ray(self) -> "RayOptions | None":
-        """Which cluster; None where there is none."""
-        if self.backend != "ray":
-            return None
-        from tiltyard.envs.pool.ray_session import RayOptions  # noqa: PLC0415  # only who asks for Ray needs it
-
-        return RayOptions(address=self.ray_address)
 
     def limits(self, limits: Limits) -> Limits:
         """The bounds that a driver of this process keeps: where environments live on workers, those keep theirs."""
