@@ -1,17 +1,19 @@
 """Whole episodes on workers: what comes back, and what a worker that is lost costs."""
 
+import asyncio
 import dataclasses
 import itertools
 import os
+import pickle
 import signal
 import threading
 import time
 from functools import partial
 
 import pytest
-from pool_envs import DieOnce, EventEnv, GateEnv, GuessToolEnv, JudgedEnv, letters_of, tools_for
+from pool_episode_envs import DieOnce, EventEnv, GateEnv, JudgedEnv, letters_of, tools_for
 
-from tiltyard import APIMultiTurnRollout, ConfigurationError, EnvError, RayOptions, Task, ToolCall, ToolManager
+from tiltyard import APIMultiTurnRollout, ConfigurationError, EnvError, OpenAI, RayOptions, Task, ToolCall, ToolManager
 from tiltyard.rollout.concurrent import ConcurrentRollout
 from tiltyard.rollout.jobs import EpisodeOrder, Job
 from tiltyard.rollout.limits import Limits
@@ -19,6 +21,7 @@ from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.placement import Placement
 from tiltyard.rollout.rollout_workers import RolloutWorkers
 from tiltyard.rollout.slots import EnvSlots
+from tiltyard.testing.guess import GuessToolEnv
 from tiltyard.testing.scripted import ScriptedAsyncPolicy
 
 GUESSES = [ToolCall("guess", {"number": number}) for number in (5, 3, 7, 1, 9)]
@@ -266,3 +269,13 @@ def test_an_interrupt_gives_up_what_is_under_way(make_workers, tmp_path):
         workers.run((EpisodeOrder(Task(seed=seed), str(seed)) for seed in (1, 3, 5, 2)), press)
     workers.close()
     assert (workers.leaked, workers.report().leaked) == (0, 0)
+
+
+def test_a_served_model_that_is_in_use_here_can_be_sent():
+    """Its address and its fields go, and none of the connections of this process."""
+
+    async def sent():
+        async with OpenAI("m", "http://localhost:1/v1", "key", sampling={"temperature": 0.5}) as api:
+            return pickle.loads(pickle.dumps(api))
+
+    assert repr(asyncio.run(sent())) == "OpenAI(model='m', base_url='http://localhost:1/v1')"

@@ -4,7 +4,8 @@ import pickle
 from functools import partial
 
 import pytest
-from pool_envs import EventEnv, LoneEnv, NotPooled, WordEnv
+from pool_envs import LoneEnv, NotPooled, WordEnv
+from pool_episode_envs import EventEnv
 
 from tiltyard import ConfigurationError, EnvTimeoutError, LostSessionError, RolloutHarness, Task
 from tiltyard.build import turns_factory
