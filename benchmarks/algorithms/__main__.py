@@ -4,11 +4,11 @@
 both sides, and as its last line one JSON object: tokens of the rows per CPU-second, and the ratios. Full fine-tuning in
 fp32 of SmolLM2-135M-Instruct, 8 rows (pairs) an optimiser step, AdamW at 2e-5 without warm-up or decay, clipping at
 norm 1. Prompts have about 100 tokens, answers 30 to 120, and only answers are learned; both sides get the same tokens,
-so that their losses agree. The first step warms up and is not measured. TRL runs in the way that was fastest for it
-here: without gradient checkpointing, in micro-batches of `--trl-micro-batch` rows padded to the longest (its
-padding-free mode and its packing need flash attention, which a CPU has not), and for DPO with the reference computed
-once beforehand, as ours is; that time counts on both sides, spread over the steps. The figures of
-`benchmarks.algorithms_memory` stand beside them.
+so that their losses agree. The first step warms up and is not measured.TRL runs in the way that was fastest for it
+here: without gradient checkpointing, in micro-batches of one row or pair (`--trl-micro-batch`; larger ones are padded
+to the longest, and its padding-free mode and its packing need flash attention, which a CPU has not), and for DPO with
+the reference computed once beforehand, as ours is; that time counts on both sides, spread over the steps. The figures
+of `benchmarks.algorithms_memory` stand beside them.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--trl-micro-batch", type=int, default=4)
+    parser.add_argument("--trl-micro-batch", type=int, default=1)
     figures: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
         "sft": lambda options: supervised("sft", options.steps, options.trl_micro_batch),
         "dpo": lambda options: supervised("dpo", options.steps, options.trl_micro_batch),

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 from tiltyard._coroutines import awaited
-from tiltyard.errors import ConfigurationError, LoggerError, RolloutError, ToolError
+from tiltyard.errors import ConfigurationError, LoggerError, ProcessLostError, RolloutError, ToolError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -17,7 +17,11 @@ MAX_SHOWN_CHARS = 200
 
 
 def guarded(
-    what: str, error: type[RolloutError | LoggerError], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    what: str,
+    error: type[RolloutError | LoggerError | ProcessLostError],
+    call: Callable[P, T],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> T:
     """Call code that is not ours, async or not, and turn what it raises into the failure of one episode, or of a log.
 

@@ -1,12 +1,14 @@
 """From a manifest to what runs: the one place where the parts are put together."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tiltyard._optional import require
+from tiltyard.errors import ManifestError
 from tiltyard.manifest import Manifest
 from tiltyard.manifest.algorithms import PolicyGradientSection
+from tiltyard.manifest.asynchronous import asynchronous_problems
 from tiltyard.manifest.dataset_algorithms import DPOSection
 from tiltyard.manifest.probing import EnvFacts, env_factory, probe
 from tiltyard.manifest.turns_factory import TurnsFactory
@@ -14,10 +16,12 @@ from tiltyard.planning import assigner, limits, optimiser_settings, placement, r
 from tiltyard.policies.base import Sampling
 from tiltyard.report.loggers import LoggerObserver, make_loggers
 from tiltyard.rollout.preflight import PreflightReport, preflight
-from tiltyard.train.observer import Observers, RunObserver
+from tiltyard.train.observer import Observers, OneAtATime, RunObserver
+from tiltyard.train.processes import ALONE, Processes, share_of
 from tiltyard.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from tiltyard.models.beside import BesideModel
     from tiltyard.models.loading import LoadedModel
     from tiltyard.models.trainable import TrainableModel
     from tiltyard.policies.hf import HFPolicy
@@ -148,6 +152,7 @@ def run_parts(
     folder: RunFolder,
     observer: RunObserver,
     given: Given = Given(),
+    processes: Processes = ALONE,
 ) -> "RunParts":
     """Load the model, make the environments, and put everything together; the run closes the collector.
 
@@ -168,7 +173,8 @@ def run_parts(
     model = local_model(manifest, facts, given)
     interrupts = Interrupts()
     recorder = Recorder(folder, observer, interrupts)
-    policy = model.policy(sampling(manifest))
+    beside = _beside(manifest, model, processes)
+    policy = (model if beside is None else replace(model, trainable=beside.trainable)).policy(sampling(manifest))
     learner = Learner(
         model.trainable,
         algorithm,
@@ -176,22 +182,42 @@ def run_parts(
         sampling=sampling(manifest),
         pack_tokens=training.pack_tokens,
         before_step=interrupts.hold,
+        processes=processes,
     )
+    groups = share_of(training.batch_size, "training.batch_size", processes)
     collector = RolloutCollector(
         turns_factory(manifest, given),
-        training.batch_size,
+        groups,
         algorithm.group_size,
         policy=WatchedPolicy(policy, recorder),
         renderer=model.renderer,
         limits=limits(manifest, facts),
-        assigner=assigner(manifest, facts),
+        assigner=assigner(manifest, facts, rank=processes.rank, world_size=processes.count),
         seed=training.seed,
         on_finished=recorder,
         linger_s=manifest.rollout.linger_s,
         prompt_s=PROMPT_S,
+        rank=processes.rank,
+        world_size=processes.count,
         placement=placement(manifest),
     )
-    return RunParts(collector, policy, model.trainable, learner, recorder)
+    return RunParts(collector, policy, model.trainable, learner, recorder, processes, beside)
+
+
+def _beside(manifest: Manifest, model: LocalModel, processes: Processes) -> "BesideModel | None":
+    """What an asynchronous run samples from; None for any other run."""
+    from tiltyard.models.beside import BesideModel
+
+    if not manifest.training.asynchronous:
+        return None
+    if processes.count > 1:
+        raise ManifestError(
+            f"training.asynchronous: only with one process, got {processes.count}; leave it out, or start the run "
+            "without torchrun"
+        )
+    if problems := list(asynchronous_problems(manifest)):
+        raise ManifestError(str(problems[0]))
+    return BesideModel(model.trainable)
 
 
 def train_manifest(
@@ -199,8 +225,11 @@ def train_manifest(
     folder: RunFolder,
     observer: RunObserver,
     given: Given = Given(),
+    processes: Processes = ALONE,
 ) -> dict[str, Any]:
     """Train what the manifest names, from where the folder stands; returns what `summary.json` has.
+
+    With several processes each calls this: the first with the folder that it made, the others with `RunFolder.beside`.
 
     Raises:
         ConfigurationError: A part cannot be made as the manifest asks.
@@ -210,17 +239,19 @@ def train_manifest(
     if manifest.environment.env_type == "dataset":
         from tiltyard.build_dataset import train_dataset_manifest
 
-        return train_dataset_manifest(manifest, folder, observer)
+        return train_dataset_manifest(manifest, folder, observer, processes=processes)
     with folder:
         try:
-            observer = with_loggers(manifest, observer)
-            plan, parts = _prepared(manifest, folder, observer, given)
+            observer = with_loggers(manifest, observer) if folder.writes else observer
+            observer = OneAtATime(observer) if manifest.training.asynchronous else observer
+            plan, parts = _prepared(manifest, folder, observer, given, processes)
         except BaseException:
             folder.discard()
             raise
+        from tiltyard.train.ahead import run_ahead
         from tiltyard.train.rollout import run_rollouts
 
-        return run_rollouts(parts, plan, folder, observer)
+        return (run_rollouts if parts.beside is None else run_ahead)(parts, plan, folder, observer)
 
 
 def with_loggers(manifest: Manifest, observer: RunObserver) -> RunObserver:
@@ -233,8 +264,10 @@ def with_loggers(manifest: Manifest, observer: RunObserver) -> RunObserver:
     return Observers(observer, *(LoggerObserver(logger, manifest.model_dump()) for logger in loggers))
 
 
-def _prepared(manifest: Manifest, folder: RunFolder, observer: RunObserver, given: Given) -> "tuple[RunPlan, RunParts]":
+def _prepared(
+    manifest: Manifest, folder: RunFolder, observer: RunObserver, given: Given, processes: Processes
+) -> "tuple[RunPlan, RunParts]":
     """Ask the environment first and load the model last; a new folder goes away when something cannot be made."""
     facts = probe(manifest.environment, given.make_env or env_factory(manifest.environment))
     require("torch", "train")
-    return run_plan(manifest, facts), run_parts(manifest, facts, folder, observer, given)
+    return run_plan(manifest, facts), run_parts(manifest, facts, folder, observer, given, processes)

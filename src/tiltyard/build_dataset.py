@@ -11,6 +11,7 @@ from tiltyard.manifest.dataset_algorithms import DPOSection, SFTSection
 from tiltyard.rows import Rows, load_rows
 from tiltyard.rows.template import PromptTemplate
 from tiltyard.train.observer import RunObserver
+from tiltyard.train.processes import ALONE, Processes
 from tiltyard.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def train_dataset_manifest(
     folder: RunFolder,
     observer: RunObserver,
     given: GivenRows = GivenRows(),
+    processes: Processes = ALONE,
 ) -> dict[str, Any]:
     """Train on the rows that the manifest names, from where the folder stands; returns what `summary.json` has.
 
@@ -142,7 +144,8 @@ def train_dataset_manifest(
 
     with folder:
         try:
-            go_on = _prepared(manifest, folder, with_loggers(manifest, observer), given)
+            observer = with_loggers(manifest, observer) if folder.writes else observer
+            go_on = _prepared(manifest, folder, observer, given, processes)
         except BaseException:
             folder.discard()
             raise
@@ -172,7 +175,7 @@ def check_dataset_manifest(manifest: Manifest) -> str:
 
 
 def _prepared(
-    manifest: Manifest, folder: RunFolder, observer: RunObserver, given: GivenRows
+    manifest: Manifest, folder: RunFolder, observer: RunObserver, given: GivenRows, processes: Processes
 ) -> "partial[dict[str, Any]]":
     """Read the rows and load the model; returns the run."""
     torch = require("torch", "train")
@@ -187,7 +190,7 @@ def _prepared(
     env = given.env
     if env is None:
         env = dataset_env(manifest, loaded.tokenizer if loaded else load_tokenizer(section.name), given.rows)
-    plan = dataset_plan(manifest, env)
+    plan = replace(dataset_plan(manifest, env), processes=processes)
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     torch.manual_seed(training.seed)

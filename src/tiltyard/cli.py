@@ -4,16 +4,17 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tiltyard import __version__
 from tiltyard.errors import ConfigurationError, TiltyardError
 
 if TYPE_CHECKING:
     from tiltyard.manifest import Manifest
+    from tiltyard.train.run_folder import RunFolder
 
 # Everything else is imported by the command that needs it: `tiltyard --help` must not wait for torch.
 # ruff: noqa: PLC0415
@@ -126,7 +127,7 @@ def _train(arguments: argparse.Namespace) -> int:
         from tiltyard.manifest.resuming import resumed_manifest
 
         manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
-        return _run(manifest, RunFolder.resume(arguments.resume, manifest_to_yaml(manifest)))
+        return _run(manifest, lambda: RunFolder.resume(arguments.resume, manifest_to_yaml(manifest)))
     if arguments.manifest is None:
         raise ConfigurationError("give a manifest, or --resume RUN to go on with a run")
     manifest = load_manifest(arguments.manifest, arguments.set)
@@ -248,17 +249,24 @@ def _start(manifest: "Manifest", out: str) -> int:
     from tiltyard.manifest import manifest_to_yaml
     from tiltyard.train.run_folder import RunFolder
 
-    return _run(manifest, RunFolder.create(out, manifest_to_yaml(manifest)))
+    return _run(manifest, lambda: RunFolder.create(out, manifest_to_yaml(manifest)))
 
 
-def _run(manifest: "Manifest", folder: Any) -> int:
+def _run(manifest: "Manifest", open_folder: Callable[[], "RunFolder"]) -> int:
     from tiltyard.build import train_manifest
     from tiltyard.report.summary import learned_nothing, summary_text
     from tiltyard.report.terminal import terminal_observer
+    from tiltyard.train.observer import SilentObserver
+    from tiltyard.train.processes import joined
+    from tiltyard.train.run_folder import RunFolder
 
+    processes = joined()
+    folder = RunFolder.shared(open_folder, processes)
     _quiet()
-    summary = train_manifest(manifest, folder, terminal_observer())
-    print(summary_text(summary))
+    observer = terminal_observer() if folder.writes else SilentObserver()
+    summary = train_manifest(manifest, folder, observer, processes=processes)
+    if folder.writes:
+        print(summary_text(summary))
     if summary["interrupted"]:
         print(f"go on with  tiltyard train --resume {folder.path}")
         return INTERRUPTED

@@ -8,6 +8,7 @@ TiltyardError
 │   └── RowsNotFoundError (FileNotFoundError)   a file of rows that is not there; names the path that was tried
 ├── MissingExtraError (ImportError)      an optional dependency is not installed; names the extra
 ├── CheckpointError                      a checkpoint that cannot be read or does not fit this run
+├── ProcessLostError                     a process that trains the same model is gone, or cannot be reached
 ├── LoggerError                          where figures are logged failed; the run goes on without it
 ├── EpisodeOverError (RuntimeError)      a step after the episode ended, without a reset
 ├── NonFiniteError (ArithmeticError)     a loss or gradient that is NaN or inf; the step was not taken
@@ -61,6 +62,10 @@ class MissingExtraError(TiltyardError, ImportError):
 
 class LoggerError(TiltyardError):
     """Where a run's figures are logged failed; it costs the run nothing but the log."""
+
+
+class ProcessLostError(TiltyardError):
+    """A process that trains the same model is gone or cannot be reached; the last finished step is kept."""
 
 
 class CheckpointError(TiltyardError):

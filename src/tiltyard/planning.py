@@ -52,12 +52,13 @@ def placement(manifest: Manifest) -> Placement:
     return Placement(rollout.backend, rollout.workers, ray)
 
 
-def assigner(manifest: Manifest, facts: EnvFacts) -> TaskAssigner:
-    """Return what deals the tasks; its name says which environment they are of."""
+def assigner(manifest: Manifest, facts: EnvFacts, *, rank: int = 0, world_size: int = 1) -> TaskAssigner:
+    """Return what deals the tasks to one of so many processes; its name says which environment they are of."""
     section, training = manifest.environment, manifest.training
     told = [section.source, *([str(section.env_config)] if section.env_config else [])]
     name = " ".join(told if facts.fingerprint is None else [*told, f"({facts.fingerprint})"])
-    return TaskAssigner(facts.rows, training.batch_size, seed=training.seed, name=name)
+    groups = training.batch_size // world_size
+    return TaskAssigner(facts.rows, groups, seed=training.seed, rank=rank, world_size=world_size, name=name)
 
 
 def held_out_tasks(manifest: Manifest, facts: EnvFacts, count: int | None = None) -> list[Task]:

@@ -107,7 +107,7 @@ PUBLIC = {
     "Renderer": "protocol",
     "Reply": "(text, tool_calls=, reasoning=, finish_reason=, token_ids=, logprobs=, prompt_ids=, context_tokens=, sampled_tokens=, written=)",
     "ResetNeededError": "error: LostSessionError",
-    "RolloutCollector": "(env_factory, batch_size, group_size, *, policy, renderer, limits, assigner, seed=, on_finished=, linger_s=, prompt_s=, max_live=, placement=)",
+    "RolloutCollector": "(env_factory, batch_size, group_size, *, policy, renderer, limits, assigner, seed=, on_finished=, linger_s=, prompt_s=, max_live=, rank=, world_size=, placement=)",
     "RolloutError": "error: TiltyardError",
     "RolloutHarness": "(env_client, tokenizer, max_turns=, *, limits=, renderer=, chat_template_kwargs=, observation_field=, observation_processor=, system_prompt=, action_field=, mcp_tool=, request_timeout_s=)",
     "RolloutWorkers": "(env_factory, policy, limits, *, placement=, concurrency=, seed=, retries=, scoring=, start_timeout_s=, silence_timeout_s=)",

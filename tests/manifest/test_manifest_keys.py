@@ -44,7 +44,7 @@ OTHER = {
     "max_seconds: 50, max_tool_calls: 6, max_observation_chars: 500, linger_s: 2}",
     "training": "{steps: 8, batch_size: 2, learning_rate: 2e-4, warmup_steps: 3, weight_decay: 0.1, "
     "max_grad_norm: 0.5, schedule: cosine, schedule_end: 0.1, pack_tokens: 99, loggers: [tensorboard], "
-    "seed: 13, save_every: 4, keep_checkpoints: 5, truncated: zero, threads: 1, "
+    "seed: 13, save_every: 4, keep_checkpoints: 5, asynchronous: true, truncated: zero, threads: 1, "
     "eval: {tasks: 7, every: 2, before: false, after: false, temperature: 0}}",
 }
 
@@ -114,6 +114,7 @@ def test_every_key_reaches_its_consumer(built):
         "training.seed": (collector._rollout.seed, collector._assigner._seed),
         "training.save_every": plan.schedule.save_every,
         "training.keep_checkpoints": plan.schedule.keep_checkpoints,
+        "training.asynchronous": parts.sampled is not parts.model,
         "training.truncated": plan.truncated,
         "training.threads": torch.get_num_threads(),
         "training.eval.tasks": len(plan.tasks),
@@ -139,7 +140,7 @@ def test_every_key_reaches_its_consumer(built):
         "model.lora.rank": 3,
         "model.lora.alpha": 5.0,
         "model.lora.targets": {"q_proj"},
-        "algorithm": (GRPO(group_size=3, kl_coef=0.2), 3),
+        "algorithm": (GRPO(group_size=3, kl_coef=0.2, old_logprobs="trainer", sampler_cap=2.0), 3),
         "rollout.temperature": (0.7, 0.7),
         "rollout.top_p": (1.0, 1.0),
         "rollout.top_k": (0, 0),
@@ -163,6 +164,7 @@ def test_every_key_reaches_its_consumer(built):
         "training.seed": (13, 13),
         "training.save_every": 4,
         "training.keep_checkpoints": 5,
+        "training.asynchronous": True,
         "training.truncated": "zero",
         "training.threads": 1,
         "training.eval.tasks": 7,

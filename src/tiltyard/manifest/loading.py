@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest.algorithms import ALGORITHM_SECTIONS
+from tiltyard.manifest.asynchronous import asynchronous_problems, correct_samples
 from tiltyard.manifest.environment import environment_problems
 from tiltyard.manifest.keys import settle_keys
 from tiltyard.manifest.paths import settle_paths
@@ -104,6 +105,7 @@ def _manifest(
     for override in overrides:
         _apply(override, tree, problems)
     _name_algorithm(tree)
+    correct_samples(tree)
     manifest = _validate(settle_keys(tree, problems), problems)
     if manifest is None:
         raise _error(source, problems)
@@ -183,10 +185,13 @@ def _contradictions(manifest: Manifest) -> Iterator[Problem]:
     yield from _placement_problems(manifest)
     yield from _training_problems(manifest)
     yield from _algorithm_problems(manifest)
+    correction = list(asynchronous_problems(manifest))
+    yield from correction
     try:
         manifest.algorithm.settings()
     except ConfigurationError as error:
-        yield Problem("algorithm", str(error))
+        if not correction:
+            yield Problem("algorithm", str(error))
 
 
 def _placement_problems(manifest: Manifest) -> Iterator[Problem]:

@@ -134,6 +134,10 @@ class TrainingSection(Section):
         default=10, ge=0, description="Checkpoint each so many steps, and at the end; 0 only at the end."
     )
     keep_checkpoints: int = Field(default=2, ge=1, description="Last checkpoints that stay, beside the best.")
+    asynchronous: bool = Field(
+        default=False,
+        description="Sample the next batch while training on this one, with weights that are one step older.",
+    )
     truncated: Literal["keep", "zero", "mask"] = Field(
         default="keep", description="Truncated episodes: train as they are, count as reward 0, or stay out of the loss."
     )

@@ -57,12 +57,14 @@ class TokenRequest:
 class Sampled:
     """One continuation: the ids with the end token where it was sampled, and a log-probability for each.
 
-    The log-probabilities are those of the distribution that was sampled from (`Sampling` applied).
+    The log-probabilities are those of the distribution that was sampled from (`Sampling` applied). `version` says
+    with which weights: how many training steps they had learned from; None where the policy does not know.
     """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
+    version: int | None = None
 
 
 class TokenPolicy(Protocol):

@@ -31,6 +31,7 @@ class BatchedRollout:
 
     Attributes:
         abandoned: How many environment calls passed their deadline, over all runs.
+        interrupted: `interrupt` was called.
     """
 
     def __init__(
@@ -70,6 +71,8 @@ class BatchedRollout:
         self.patience = Patience(linger_s, prompt_s)
         self.max_live = max_live
         self.abandoned = 0
+        self.interrupted = False
+        self._run: _Run | None = None
 
     def run(
         self,
@@ -113,10 +116,16 @@ class BatchedRollout:
         for _, trajectory in self._drive(unique_jobs(jobs), lambda trajectory: None, {}):
             yield trajectory
 
+    def interrupt(self) -> None:
+        """From another thread: end the run that goes on, and each later one, as Ctrl-C in its own thread would."""
+        self.interrupted = True
+        if self._run is not None:
+            self._run.workers.wake()
+
     def _drive(
         self, jobs: Iterator[Job], on_finished: Callable[[Trajectory], None], recorded: Mapping[str, Trajectory]
     ) -> Generator[tuple[int, Trajectory]]:
-        run = _Run(self, jobs, on_finished, recorded)
+        run = self._run = _Run(self, jobs, on_finished, recorded)
         try:
             yield from run.drive()
         finally:
@@ -172,6 +181,8 @@ class _Run:
         self.live.clear()
 
     def _fill(self) -> None:
+        if self.rollout.interrupted:
+            raise KeyboardInterrupt
         bound = self.rollout.max_live
         while bound is None or len(self.live) + len(self.making) < bound:
             job = self.waiting or next(self.jobs, None)
@@ -255,7 +266,7 @@ class _Run:
                 self._settle(seat)
             return
         for seat, sampled in zip(seats, samples, strict=True):
-            seat.episode.sampled(sampled.ids, sampled.logprobs, sampled.finish_reason)
+            seat.episode.sampled(sampled.ids, sampled.logprobs, sampled.finish_reason, sampled.version)
             self._settle(seat)
 
     def _request(self, seat: Seat) -> TokenRequest:

@@ -46,6 +46,8 @@ class RolloutCollector:
         linger_s: float = 0.05,
         prompt_s: float = 0.0,
         max_live: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
         placement: Placement = HERE,
     ) -> None:
         """Make the environments of the training slots.
@@ -63,6 +65,8 @@ class RolloutCollector:
             linger_s: See `BatchedRollout`.
             prompt_s: See `BatchedRollout`.
             max_live: How many episodes run at one time; None runs a whole batch at once.
+            rank: Which of several collectors this is, each with its slice of the tasks (as its assigner has).
+            world_size: How many there are.
             placement: Where the environments live; on workers, a whole turn is one call to one of them.
 
         Raises:
@@ -76,6 +80,8 @@ class RolloutCollector:
         self.group_size = group_size
         self.batches = 0
         self.evaluations = 0
+        self._rank = rank
+        self._world_size = world_size
         self._assigner = assigner
         self._placement, self._timeout_s = placement, limits.step_timeout_s
         self._factory = env_factory
@@ -121,9 +127,10 @@ class RolloutCollector:
                 f"batch_size={self.batch_size}"
             )
         batch, self.batches = self.batches, self.batches + 1
+        first = self._rank * self.batch_size  # ids, and so samples, are those that one collector would give
         jobs = [
             Job(self._slots, task, f"{batch:05d}-{group:03d}-{member:02d}")
-            for group, task in enumerate(tasks)
+            for group, task in enumerate(tasks, first)
             for member in range(self.group_size)
         ]
         trajectories = self._rollout.run(jobs, self._on_finished, recorded=_of_jobs(jobs, recorded))
@@ -134,12 +141,20 @@ class RolloutCollector:
         ]
 
     def evaluate(self, tasks: Sequence[Task], recorded: Mapping[str, Trajectory] | None = None) -> list[Trajectory]:
-        """Run one episode for each task; the trajectories are in their order. `recorded` as in `collect`."""
+        """Run one episode for each task, of several collectors this one's share: a slice of them.
+
+        The trajectories are in the order of the tasks. `recorded` as in `collect`.
+        """
         number, self.evaluations = self.evaluations, self.evaluations + 1
         if self._eval_slots is None:
             self._eval_slots = self._make_slots(self._slots.size, eager=False)
-        jobs = [Job(self._eval_slots, task, f"eval{number:03d}-{index:05d}") for index, task in enumerate(tasks)]
+        ends = [rank * len(tasks) // self._world_size for rank in (self._rank, self._rank + 1)]
+        jobs = [Job(self._eval_slots, tasks[index], f"eval{number:03d}-{index:05d}") for index in range(*ends)]
         return self._rollout.run(jobs, self._on_finished, recorded=_of_jobs(jobs, recorded))
+
+    def interrupt(self) -> None:
+        """From another thread: end what is being run, and each later run, as Ctrl-C in its own thread would."""
+        self._rollout.interrupt()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Close every environment once, also when one of them fails; later calls do nothing.

@@ -38,10 +38,14 @@ class RecordedEpisode:
         self._go_on()
 
     def sampled(
-        self, ids: tuple[int, ...], logprobs: tuple[float, ...] | None, finish_reason: FinishReason = "stop"
+        self,
+        ids: tuple[int, ...],
+        logprobs: tuple[float, ...] | None,
+        finish_reason: FinishReason = "stop",
+        version: int | None = None,
     ) -> None:
         """Go on to the next turn; what was sampled now is dropped."""
-        del ids, logprobs, finish_reason
+        del ids, logprobs, finish_reason, version
         self._go_on()
 
     def env_answered(self, turn: Turn) -> None:

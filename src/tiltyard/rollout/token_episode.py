@@ -68,7 +68,11 @@ class TokenEpisode:
         self._advance(lambda: self._flow.throw(error))
 
     def sampled(
-        self, ids: tuple[int, ...], logprobs: tuple[float, ...] | None, finish_reason: FinishReason = "stop"
+        self,
+        ids: tuple[int, ...],
+        logprobs: tuple[float, ...] | None,
+        finish_reason: FinishReason = "stop",
+        version: int | None = None,
     ) -> None:
         """Go on with the policy's turn, whose tokens are taken exactly as they are; None means unknown.
 
@@ -77,7 +81,7 @@ class TokenEpisode:
         """
         if finish_reason == "length" and self.max_tokens < self._limits.max_tokens_per_turn:
             finish_reason = "context"
-        self.transcript.sample(ids, logprobs)
+        self.transcript.sample(ids, logprobs, version)
         whole = self._tail = (*self._begun, *ids)
         reply = self._renderer.parse(whole, finish_reason, tools=self._prompt.tools if self._prompt else ())
         # The reply's own message is what was sampled: nothing of it is ever rendered. One that the prompt had begun

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from tiltyard.errors import CheckpointError
 from tiltyard.train.optimiser import Optimiser, OptimiserSettings
+from tiltyard.train.processes import Processes
 
 
 class Critic:
@@ -32,6 +33,10 @@ class Critic:
     def clear(self) -> None:
         """Drop the gradient."""
         self._optimiser.clear()
+
+    def add_up(self, processes: Processes) -> None:
+        """Make the gradient the sum over all processes."""
+        self._optimiser.add_up(processes)
 
     def norm(self) -> float:
         """The norm of the head's gradient."""

@@ -18,6 +18,7 @@ from tiltyard.train.observer import RunObserver, SilentObserver
 from tiltyard.train.optimiser import OptimiserSettings
 from tiltyard.train.plan import Schedule
 from tiltyard.train.preference_learner import PreferenceLearner
+from tiltyard.train.processes import ALONE, Processes
 from tiltyard.train.reference_cache import ReferenceCache
 from tiltyard.train.row_learner import RowLearner
 from tiltyard.train.row_scores import pair_means, preference_evaluation, sft_evaluation
@@ -41,6 +42,7 @@ class DatasetPlan:
         eval_rows: How many held-out rows an evaluation has; None takes all.
         pack_tokens: The most tokens of one forward pass; None as in `RowLearner`.
         seed: What the order of the rows derives from.
+        processes: Those that train together, each on its share of every step's rows.
     """
 
     schedule: Schedule
@@ -49,6 +51,7 @@ class DatasetPlan:
     eval_rows: int | None = None
     pack_tokens: int | None = None
     seed: int = 0
+    processes: Processes = ALONE
 
 
 def steps_of(epochs: float, rows: int, batch_size: int) -> int:
@@ -162,7 +165,8 @@ class RowsWork:
         """Nothing is counted."""
 
     def begin(self, step: int) -> None:
-        """Nothing has to be known before the first step."""
+        """Nothing has to be known before the first step; all processes have read the folder before one writes."""
+        self.plan.processes.gather(None)
 
     def summary(self) -> dict[str, Any]:
         """What was learned from."""
@@ -188,7 +192,12 @@ class SFTWork(RowsWork):
     ) -> None:
         super().__init__(env, model, plan, interrupts)
         self._learner = SFTLearner(
-            model, algorithm, plan.optimiser, pack_tokens=plan.pack_tokens, before_step=interrupts.hold
+            model,
+            algorithm,
+            plan.optimiser,
+            pack_tokens=plan.pack_tokens,
+            before_step=interrupts.hold,
+            processes=plan.processes,
         )
         self.learner = self._learner
         self._check_lengths()
@@ -217,7 +226,12 @@ class PreferenceWork(RowsWork):
     ) -> None:
         super().__init__(env, model, plan, interrupts)
         self._learner = PreferenceLearner(
-            model, algorithm, plan.optimiser, pack_tokens=plan.pack_tokens, before_step=interrupts.hold
+            model,
+            algorithm,
+            plan.optimiser,
+            pack_tokens=plan.pack_tokens,
+            before_step=interrupts.hold,
+            processes=plan.processes,
         )
         self.learner = self._learner
         self._check_lengths()
@@ -225,6 +239,7 @@ class PreferenceWork(RowsWork):
 
     def begin(self, step: int) -> None:
         """Have what the reference says of every pair that the run will come to."""
+        super().begin(step)
         if self.plan.schedule.evaluates:
             self._reference.fill("held_out", self._held_out)
         ahead = TaskAssigner(len(self.env.train), self.plan.batch_size, seed=self.plan.seed)

@@ -50,7 +50,7 @@ class Score:
     reward_parts: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data, the figure to compare as `mean`, `low`, `high` and `n` at its top; and the reward parts."""
+        """Return plain data, the figure to compare as `mean`, `low`, `high` and `n` at its top, and the parts."""
         rest = {name: value for name, value in asdict(self).items() if name not in _ELSEWHERE}
         return {"metric": self.metric, **asdict(self.value), **rest, **part_figures(self.reward_parts)}
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,10 @@ from tiltyard.train.critic import Critic
 from tiltyard.train.forward import ForwardPlan, PackOutput, device_of, pack_logprobs, token_logprobs
 from tiltyard.train.loss import kl_to_reference
 from tiltyard.train.packing import Pack
+from tiltyard.train.processes import ALONE, Processes, share
 from tiltyard.train.returns import ActionCredit, explained_variance
+
+T = TypeVar("T")
 
 
 class Referenced(Protocol):
@@ -42,6 +45,7 @@ class Asking:
         sampling: What the tokens were drawn from.
         pack_tokens: The most tokens in one forward pass.
         critic: The value head; None without one.
+        processes: Those that share the work; each asks about its own part of the rows.
     """
 
     trainable: Referenced
@@ -49,6 +53,7 @@ class Asking:
     sampling: Sampling
     pack_tokens: int
     critic: Critic | None = None
+    processes: Processes = ALONE
 
     def packs(self, rows: Sequence[TrainRow]) -> Iterator[Pack]:
         """The rows that train, laid out and on the model's device."""
@@ -68,8 +73,18 @@ class Asking:
 
     def logprobs(self, rows: Sequence[TrainRow]) -> dict[int, Tensor]:
         """The log-probabilities of each row's trained tokens."""
-        found = token_logprobs(self.trainable.model, rows, self.sampling, self.plan, max_tokens=self.pack_tokens)
-        return dict(zip(map(id, rows), found, strict=True))
+        mine = share(rows, self.processes)
+        found = token_logprobs(self.trainable.model, mine, self.sampling, self.plan, max_tokens=self.pack_tokens)
+        return self.exchange(rows, dict(zip(map(id, mine), found, strict=True)))
+
+    def exchange(self, rows: Sequence[TrainRow], found: dict[int, T]) -> dict[int, T]:
+        """What was found of all rows, by their ids, from what each process found of its own part."""
+        if self.processes.count == 1:
+            return found
+        number_of = {id(row): number for number, row in enumerate(rows)}
+        everything = self.processes.gather({number_of[key]: _to(value, "cpu") for key, value in found.items()})
+        device = device_of(self.trainable.model)
+        return {id(rows[number]): _to(value, device) for part in everything for number, value in part.items()}
 
 
 @dataclass(slots=True)
@@ -116,12 +131,16 @@ def find_out(asking: Asking, batch: Batch, algorithm: Algorithm) -> Known:
     return known
 
 
+def _to(value: T, device: Any) -> T:
+    return value.to(device) if isinstance(value, Tensor) else value  # pyright: ignore[reportReturnType]  # T is Tensor
+
+
 def _steps(algorithm: Algorithm) -> int:
     return algorithm.epochs * algorithm.minibatches
 
 
 def _ask_critic(asking: Asking, critic: Critic, rows: Sequence[TrainRow], known: Known) -> None:
-    for pack in asking.packs(rows):
+    for pack in asking.packs(share(rows, asking.processes)):
         output = asking.output(pack)
         assert output.hidden is not None
         values = critic.values(output.hidden)
@@ -131,6 +150,8 @@ def _ask_critic(asking: Asking, critic: Critic, rows: Sequence[TrainRow], known:
             known.old[id(row)], known.values[id(row)] = logp, value
         for index, final in zip(pack.end_row.tolist(), values[pack.ends].tolist(), strict=True):
             known.finals[id(pack.rows[index])] = final
+    known.old, known.values = asking.exchange(rows, known.old), asking.exchange(rows, known.values)
+    known.finals = asking.exchange(rows, known.finals)
 
 
 def _credit(batch: Batch, rows: Sequence[TrainRow], known: Known, algorithm: Algorithm) -> None:

@@ -19,6 +19,7 @@ from tiltyard.train.known import Asking, Known, find_out
 from tiltyard.train.loss import TokenBatch, TokenTerms, ValueTerms, token_weights, value_terms, weighted_sum
 from tiltyard.train.optimiser import Optimiser, OptimiserSettings
 from tiltyard.train.packing import Pack
+from tiltyard.train.processes import ALONE, Processes, agreed, share
 from tiltyard.train.update_metrics import Tally, UpdateMetrics
 
 MIN_PACK_TOKENS = 512
@@ -61,6 +62,8 @@ class Learner:
         pack_tokens: The most tokens in one forward pass; None takes the model's hidden size, at least 512,
             where attention over a packed sequence is still cheap against the rest.
         before_step: Called when the gradient of an optimiser step is complete, right before the weights change.
+        processes: Those that learn together. Each is given the whole batch, works on its part of every optimiser
+            step's groups, and takes the step with the sum of all gradients: the same step that one process takes.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Learner:
         sampling: Sampling = Sampling(),  # noqa: B008  # frozen
         pack_tokens: int | None = None,
         before_step: Callable[[], None] | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         check_sampling(sampling)
         self.trainable = trainable
@@ -87,9 +91,9 @@ class Learner:
         config = unwrapped(trainable.model).config.get_text_config()
         self._optimiser = Optimiser(parameters, settings)
         self._critic = _critic(trainable.model, config.hidden_size, algorithm, settings)
-        self._asking = Asking(
-            trainable, self.plan, sampling, pack_tokens or max(MIN_PACK_TOKENS, config.hidden_size), self._critic
-        )
+        pack_tokens = pack_tokens or max(MIN_PACK_TOKENS, config.hidden_size)
+        self._asking = Asking(trainable, self.plan, sampling, pack_tokens, self._critic, processes)
+        self._processes = processes
         self._before_step = before_step or (lambda: None)
         self._warned = False
 
@@ -106,6 +110,7 @@ class Learner:
         for _ in range(self.algorithm.epochs):
             for window in _windows(batch.groups, self.algorithm.minibatches):
                 self._optimiser_step(window, batch, known, tally)
+        tally.add_up(self._processes)
         self._warn_of_difference(tally)
         return tally.metrics(self.step, self._optimiser.learning_rate, batch, known)
 
@@ -140,23 +145,38 @@ class Learner:
         weight_of = dict(zip(map(id, rows), weights, strict=True))
         targets = sum(int((~known.targets[id(row)].isnan()).sum()) for row in rows if id(row) in known.targets)
         self._clear()
-        total = 0.0
-        for pack in self._asking.packs(rows):
-            output = self._asking.output(pack, entropy_gradient=algorithm.entropy_coef > 0)
-            tokens = self._tokens(pack, output, batch, known)
-            terms = algorithm.token_terms(tokens)
-            self._refuse_non_finite(terms, tokens, pack)
-            weight = torch.tensor([weight_of[id(row)] for row in pack.rows], device=output.logp.device)
-            loss = weighted_sum(terms, tokens, weight)
-            if (value := self._value_terms(pack, output, known)) is not None:
-                assert isinstance(algorithm, LLMPPO)
-                loss = loss + algorithm.value_coef * value.loss.sum() / max(1, targets)
-            loss.backward()
-            self._optimiser.collect()
-            total += loss.item()
-            tally.add(pack, output, tokens, terms, value)
-        tally.losses.append(total)
+        losses, error = [], None
+        mine = [row for group in share(window, self._processes) for row in group]
+        try:
+            for pack in self._asking.packs(mine):
+                losses.append(self._backward(pack, batch, known, weight_of, max(1, targets), tally))
+        except NonFiniteError as found:
+            error = found
+        agreed(error, self._processes)
+        self._optimiser.add_up(self._processes)
+        if self._critic is not None:
+            self._critic.add_up(self._processes)
+        tally.losses.append(math.fsum(loss for part in self._processes.gather(losses) for loss in part))
         tally.norms.append(self._apply(rows))
+
+    def _backward(
+        self, pack: Pack, batch: Batch, known: Known, weight_of: Mapping[int, float], targets: int, tally: Tally
+    ) -> float:
+        """Add the gradient of one pack; returns its part of the loss. `targets` is the values' number in the step."""
+        algorithm = self.algorithm
+        output = self._asking.output(pack, entropy_gradient=algorithm.entropy_coef > 0)
+        tokens = self._tokens(pack, output, batch, known)
+        terms = algorithm.token_terms(tokens)
+        self._refuse_non_finite(terms, tokens, pack)
+        weight = torch.tensor([weight_of[id(row)] for row in pack.rows], device=output.logp.device)
+        loss = weighted_sum(terms, tokens, weight)
+        if (value := self._value_terms(pack, output, known)) is not None:
+            assert isinstance(algorithm, LLMPPO)
+            loss = loss + algorithm.value_coef * value.loss.sum() / targets
+        loss.backward()
+        self._optimiser.collect()
+        tally.add(pack, output, tokens, terms, value)
+        return loss.item()
 
     def _value_terms(self, pack: Pack, output: PackOutput, known: Known) -> ValueTerms | None:
         """The loss of the values at which an action begins; None without a value head."""

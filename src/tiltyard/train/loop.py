@@ -31,7 +31,10 @@ BEFORE, AFTER = "eval_before", "eval_after"
 class Counting(Stateful, Protocol):
     """A learner: what holds the optimiser, and counts its steps."""
 
-    step: int
+    @property
+    def step(self) -> int:
+        """Optimiser steps so far."""
+        ...
 
 
 class Work(Protocol):
@@ -225,6 +228,8 @@ class _Loop:
             self._evaluate(phase)
 
     def _keep_best(self) -> None:
+        if not self.folder.writes:
+            return
         best, marked = self._best(), best_checkpoint(self.folder.checkpoints)
         if best is None or (marked is not None and step_of(marked) == best.step):
             return
@@ -239,7 +244,7 @@ class _Loop:
 
     def _checkpoint(self) -> None:
         """Save the last finished step, unless it is saved already or there is none."""
-        if not self.done or self.done in saved_steps(self.folder.checkpoints):
+        if not self.folder.writes or not self.done or self.done in saved_steps(self.folder.checkpoints):
             return
         save_checkpoint(
             self.folder.checkpoints,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltyard.errors import CheckpointError, ConfigurationError
+from tiltyard.train.processes import Processes
 
 LONG = (torch.float32, torch.float64)
 """The dtypes that parameters may step in."""
@@ -108,6 +109,17 @@ class Optimiser:
             else:
                 exact.grad.add_(parameter.grad)
             parameter.grad = None
+
+    def add_up(self, processes: Processes) -> None:
+        """Make the gradient the sum over all processes; one that none of them has stays away, so that it decays not."""
+        if processes.count == 1:
+            return
+        there = torch.tensor([float(exact.grad is not None) for exact in self._exact], device=self._exact[0].device)
+        processes.add([there])
+        present = [exact for exact, found in zip(self._exact, there.tolist(), strict=True) if found]
+        for exact in present:
+            exact.grad = torch.zeros_like(exact) if exact.grad is None else exact.grad
+        processes.add(self._gradients())
 
     def norm(self) -> float:
         """The norm of the whole gradient."""

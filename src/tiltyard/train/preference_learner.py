@@ -12,6 +12,7 @@ from tiltyard.train.learner import Trainable
 from tiltyard.train.optimiser import OptimiserSettings
 from tiltyard.train.packing import Pack
 from tiltyard.train.preference_loss import PairLogprobs, pair_losses
+from tiltyard.train.processes import ALONE, Processes, share, woven
 from tiltyard.train.row_learner import RowLearner
 from tiltyard.train.supervised_algorithms import DPO
 
@@ -98,8 +99,9 @@ class PreferenceLearner(RowLearner):
         *,
         pack_tokens: int | None = None,
         before_step: Callable[[], None] | None = None,
+        processes: Processes = ALONE,
     ) -> None:
-        super().__init__(trainable, settings, pack_tokens=pack_tokens, before_step=before_step)
+        super().__init__(trainable, settings, pack_tokens=pack_tokens, before_step=before_step, processes=processes)
         self.algorithm = algorithm
 
     def update(self, pairs: Sequence[Pair], references: Sequence[Logprobs]) -> PreferenceStep:
@@ -113,24 +115,37 @@ class PreferenceLearner(RowLearner):
             NonFiniteError: A loss or the gradient is NaN or inf. The step was not taken; the rows are named.
         """
         self._optimiser.clear()
+        mine, theirs = share(pairs, self.processes), share(references, self.processes)
+        parts = self.together(lambda: self._backward(mine, theirs, of=len(pairs)))
+        norm = self.take_step([pair.row_id for pair in pairs])
+        scores, computed = woven([scores for scores, _ in parts]), sum(computed for _, computed in parts)
+        tokens = sum(len(pair.chosen.ids) + len(pair.rejected.ids) for pair in pairs)
+        return PreferenceStep(tuple(scores), tokens, computed, self._optimiser.learning_rate, norm)
+
+    def _backward(
+        self, pairs: Sequence[Pair], references: Sequence[Logprobs], *, of: int
+    ) -> tuple[list[PairScore], int]:
+        """Add the gradient of these pairs `of` so many; returns their scores, and the tokens computed."""
         scores: list[PairScore] = []
         computed = 0
         for first, last, pack in self._packs(pairs):
             held = _Held(pack, pairs[first:last], references[first:last], self.algorithm)
-            self.scorer(pack).backward_from(lambda logp, held=held: held.weights(logp) / len(pairs))
+            self.scorer(pack).backward_from(lambda logp, held=held: held.weights(logp) / of)
             self.refuse_non_finite(
                 held.losses, torch.arange(last - first, device=pack.row.device), [p.row_id for p in held.pairs]
             )
             self._optimiser.collect()
             scores += held.scores()
             computed += pack.ids.numel()
-        norm = self.take_step([pair.row_id for pair in pairs])
-        tokens = sum(len(pair.chosen.ids) + len(pair.rejected.ids) for pair in pairs)
-        return PreferenceStep(tuple(scores), tokens, computed, self._optimiser.learning_rate, norm)
+        return scores, computed
 
-    @torch.no_grad()
     def score(self, pairs: Sequence[Pair], references: Sequence[Logprobs]) -> list[PairScore]:
         """Score each pair as the model is now."""
+        mine = self._score(share(pairs, self.processes), share(references, self.processes))
+        return woven(self.processes.gather(mine))
+
+    @torch.no_grad()
+    def _score(self, pairs: Sequence[Pair], references: Sequence[Logprobs]) -> list[PairScore]:
         scores: list[PairScore] = []
         for first, last, pack in self._packs(pairs):
             held = _Held(pack, pairs[first:last], references[first:last], self.algorithm)
@@ -139,9 +154,12 @@ class PreferenceLearner(RowLearner):
             scores += held.scores()
         return scores
 
-    @torch.no_grad()
     def reference_logprobs(self, pairs: Sequence[Pair]) -> list[Logprobs]:
         """What the model before training says of each pair."""
+        return woven(self.processes.gather(self._reference_logprobs(share(pairs, self.processes))))
+
+    @torch.no_grad()
+    def _reference_logprobs(self, pairs: Sequence[Pair]) -> list[Logprobs]:
         found: list[Logprobs] = []
         with self.trainable.reference():
             for _, _, pack in self._packs(pairs):

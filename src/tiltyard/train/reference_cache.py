@@ -41,7 +41,8 @@ class ReferenceCache:
             some = missing[start : start + PAIRS_AT_ONCE]
             found = self._learner.reference_logprobs([pairs[index] for index in some])
             known.update(zip(some, found, strict=True))
-            self._write()
+            if self._learner.processes.rank == 0:
+                self._write()
         return len(missing)
 
     def of(self, part: str, indices: Iterable[int]) -> list[Logprobs]:

@@ -1,36 +1,51 @@
 """Training over rollouts: a step is a batch of groups collected, learned from, and published to the sampler."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from torch import Tensor
+
+from tiltyard.errors import TiltyardError
+from tiltyard.models.beside import BesideModel
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.collector import RolloutCollector
 from tiltyard.rollout.groups import Group
+from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.train.batch import Batch, build_batch
 from tiltyard.train.checkpoint import Weights
 from tiltyard.train.earlier import Earlier, read_earlier
 from tiltyard.train.evaluate import as_success, score
+from tiltyard.train.exchange import all_groups, all_trajectories
 from tiltyard.train.interrupt import Interrupts
 from tiltyard.train.learner import Learner
-from tiltyard.train.loop import run
+from tiltyard.train.loop import Counting, run
 from tiltyard.train.metrics import step_metrics
 from tiltyard.train.observer import RunObserver
 from tiltyard.train.plan import RunPlan
+from tiltyard.train.processes import ALONE, Processes, agreed
 from tiltyard.train.recorder import TRAIN, Recorder
 from tiltyard.train.run_folder import RunFolder
+from tiltyard.train.staleness import Staleness, fresh_enough, staleness
 from tiltyard.train.update_metrics import UpdateMetrics
+
+T = TypeVar("T")
 
 
 class SamplingPolicy(Protocol):
     """What the loop needs of the policy that plays (`tiltyard.policies.hf.HFPolicy`)."""
 
     sampling: Sampling
+    version: int | None
 
     def weights_changed(self) -> None:
         """Forget what was computed before."""
+        ...
+
+    def interrupt(self) -> None:
+        """From another thread: end the call that goes on, and each later one."""
         ...
 
 
@@ -52,6 +67,8 @@ class RunParts:
         model: Holds the weights that learn.
         learner: Changes them; its `before_step` is `recorder.interrupts.hold`.
         recorder: Keeps every finished episode.
+        processes: Those that train together: each collects its share of a batch, and learns from all of it.
+        beside: Holds the weights to sample with, in an asynchronous run; None samples with the model that learns.
     """
 
     collector: RolloutCollector
@@ -59,6 +76,28 @@ class RunParts:
     model: SampledModel
     learner: Learner
     recorder: Recorder
+    processes: Processes = ALONE
+    beside: BesideModel | None = None
+
+    @property
+    def sampled(self) -> SampledModel:
+        """The model that the policy samples from."""
+        return self.model if self.beside is None else self.beside.trainable
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A batch that was played.
+
+    Attributes:
+        groups: Its groups.
+        position: Where the tasks stood after it.
+        seconds: How long it took.
+    """
+
+    groups: list[Group]
+    position: dict[str, Any]
+    seconds: float
 
 
 def run_rollouts(parts: RunParts, plan: RunPlan, folder: RunFolder, observer: RunObserver) -> dict[str, Any]:
@@ -96,57 +135,78 @@ class RolloutWork:
         return self.parts.model
 
     @property
-    def learner(self) -> Learner:
+    def learner(self) -> Counting:
         """What changes them."""
         return self.parts.learner
 
     def step(self, number: int) -> dict[str, Any]:
         """Collect a batch, learn from it, and let the sampler have the weights."""
         began = perf_counter()
-        groups = self.collect(number)
+        collected = self.collect(number)
         played = perf_counter()
-        batch, update = self.learn(groups)
-        self.publish(update)
+        members = [member for group in collected.groups for member in group.members]
+        aged = staleness(members, number - 1)
+        batch, update = self.learn(collected.groups)
+        self.interrupts.hold()
+        if not aged.max:  # otherwise it was sampled with other weights, and how far they are apart is no fault
+            self.parts.recorder.compare(update)
         now = perf_counter()
-        self._position = self.parts.collector.state_dict()
+        self._position = {**collected.position, "evaluations": self.parts.collector.evaluations}
         episodes = step_metrics(
-            [member for group in groups for member in group.members],
+            members,
             max_reward=self.plan.max_reward,
-            seconds={"rollout": played - began, "update": now - played, "step": now - began},
+            seconds={"rollout": collected.seconds, "update": now - played, "step": now - began},
             success_known=self.parts.recorder.success_known,
         )
-        return _figures(episodes, batch, asdict(update))
+        return _figures(episodes, aged, batch, asdict(update))
 
-    def collect(self, number: int) -> list[Group]:
-        """Play the groups of a step, with the weights of now; what an earlier attempt finished of it is taken over."""
+    def collect(self, number: int) -> Collected:
+        """Play the groups of a step, with the weights of now."""
+        recorded = self.prepare(number)
+        self.publish(number - 1)
+        return self.play(recorded)
+
+    def prepare(self, number: int) -> Mapping[str, Trajectory]:
+        """Say that a step is played next; returns what an earlier attempt finished of it."""
         parts = self.parts
-        recorded = self._earlier.take(TRAIN, number)
+        recorded = fresh_enough(self._earlier.take(TRAIN, number), number - 1)
         size = parts.collector.batch_size * parts.collector.group_size
         parts.recorder.begin(TRAIN, number, size, finished=len(recorded))
-        parts.policy.weights_changed()  # nothing that an evaluation left may change how this batch is computed
-        with parts.model.sampling_weights():
-            return parts.collector.collect(recorded)
+        return recorded
+
+    def play(self, recorded: Mapping[str, Trajectory]) -> Collected:
+        """Play the groups that come next, but for the episodes that are recorded."""
+        began, parts = perf_counter(), self.parts
+        with parts.sampled.sampling_weights():
+            groups = self._agreed(lambda: parts.collector.collect(recorded))
+        if parts.processes.count > 1:
+            groups = all_groups(groups, parts.recorder, parts.processes)
+        return Collected(groups, parts.collector.state_dict(), perf_counter() - began)
 
     def learn(self, groups: Sequence[Group]) -> tuple[Batch, UpdateMetrics]:
         """Change the weights by what the groups teach; from the first change on, Ctrl-C waits."""
-        batch = build_batch(groups, self.learner.algorithm, truncated=self.plan.truncated)
-        return batch, self.learner.update(batch)
+        learner = self.parts.learner
+        batch = build_batch(groups, learner.algorithm, truncated=self.plan.truncated)
+        return batch, learner.update(batch)
 
-    def publish(self, update: UpdateMetrics) -> None:
-        """Let the sampler have the weights, and count how far apart it was from the trainer."""
-        self.interrupts.hold()
-        self.parts.policy.weights_changed()
-        self.parts.recorder.compare(update)
+    def publish(self, trained: int, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Let the sampler have the weights of now, or these, which have learned from so many steps; nothing plays."""
+        if self.parts.beside is not None:
+            self.parts.beside.refresh(weights)
+        self.parts.policy.version = trained
+        self.parts.policy.weights_changed()  # nor may what an evaluation left change how a batch is computed
 
     def evaluate(self, phase: str, step: int) -> dict[str, Any]:
         """Play the held-out tasks."""
         plan, parts = self.plan, self.parts
         recorded = self._earlier.take(phase, step)
         parts.recorder.begin(phase, step, len(plan.tasks), finished=len(recorded))
-        parts.policy.weights_changed()
-        with parts.model.sampling_weights(), _sampling(parts.policy, plan.eval_sampling):
-            trajectories = parts.collector.evaluate(plan.tasks, recorded)
-        self._position = parts.collector.state_dict()
+        self.publish(step)
+        with parts.sampled.sampling_weights(), _sampling(parts.policy, plan.eval_sampling):
+            trajectories = self._agreed(lambda: parts.collector.evaluate(plan.tasks, recorded))
+        if parts.processes.count > 1:
+            trajectories = all_trajectories(trajectories, parts.recorder, parts.processes)
+        self._position = {**self._position, "evaluations": parts.collector.evaluations}
         played = score(trajectories, plan.max_reward, success_known=parts.recorder.success_known)
         return {**played.as_dict(), "temperature": plan.eval_sampling.temperature}
 
@@ -177,6 +237,7 @@ class RolloutWork:
     def begin(self, step: int) -> None:
         """Take over what earlier attempts played for the steps after this one."""
         self._earlier = read_earlier(self._folder, self.parts.recorder, done=step, evaluated=self._evaluated)
+        self.parts.processes.gather(None)  # all have read the folder before one writes to it
 
     def summary(self) -> dict[str, Any]:
         """What was counted, and what became of the environments."""
@@ -196,13 +257,26 @@ class RolloutWork:
         """
         self.parts.collector.close()
 
+    def _agreed(self, play: Callable[[], list[T]]) -> list[T]:
+        """Play; what goes wrong in one process goes wrong in all, so that none waits for it."""
+        error: TiltyardError | None = None
+        played: list[T] = []
+        try:
+            played = play()
+        except TiltyardError as found:
+            error = found
+        agreed(error, self.parts.processes)
+        return played
 
-def _figures(episodes: Mapping[str, Any], batch: Batch, update: dict[str, Any]) -> dict[str, Any]:
+
+def _figures(episodes: Mapping[str, Any], aged: Staleness, batch: Batch, update: dict[str, Any]) -> dict[str, Any]:
     """The figures of one step, as `metrics.jsonl` has them."""
     counts = batch.counts
     return {
         "optimiser_step": update.pop("step"),
         **episodes,
+        "staleness_mean": aged.mean,
+        "staleness_max": aged.max,
         "groups": counts.groups,
         "zero_variance_groups": counts.zero_variance_groups,
         "small_groups": counts.small_groups,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -12,6 +12,9 @@ from tiltyard.train.forward import ForwardPlan, check_packing, device_of, unwrap
 from tiltyard.train.learner import MIN_PACK_TOKENS, Trainable
 from tiltyard.train.optimiser import Optimiser, OptimiserSettings
 from tiltyard.train.packing import Pack
+from tiltyard.train.processes import ALONE, Processes, agreed
+
+T = TypeVar("T")
 
 ROWS_NAMED = 5
 
@@ -26,6 +29,7 @@ class RowLearner:
         plan: How rows are laid out for it.
         step: How many optimiser steps were taken.
         pack_tokens: The most tokens in one forward pass.
+        processes: Those that learn together.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class RowLearner:
         *,
         pack_tokens: int | None = None,
         before_step: Callable[[], None] | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         """Set the learner up.
 
@@ -44,6 +49,7 @@ class RowLearner:
             pack_tokens: The most tokens in one forward pass; None takes the model's hidden size, at least 512, where
                 attention over a packed sequence is still cheap against the rest. A longer row stands alone.
             before_step: Called when the gradient is complete, right before the weights change.
+            processes: Those that learn together: each is given all rows of a step and works on its share of them.
 
         Raises:
             ConfigurationError: The model has no parameter to train.
@@ -59,6 +65,7 @@ class RowLearner:
         self.pack_tokens = pack_tokens or max(MIN_PACK_TOKENS, config.hidden_size)
         self._optimiser = Optimiser(parameters, settings)
         self._before_step = before_step or (lambda: None)
+        self.processes = processes
 
     @property
     def context_length(self) -> int | None:
@@ -100,6 +107,22 @@ class RowLearner:
                 f"the loss is NaN or inf in {_named([name for at, name in enumerate(names) if at in wrong])}; the step "
                 "was not taken. Look at the row, lower the learning rate, or train in float32"
             )
+
+    def together(self, work: Callable[[], T]) -> list[T]:
+        """Let each process add its part of the gradient; returns what came of each, and the gradient is that of all.
+
+        Raises:
+            NonFiniteError: One refused its part; no process takes the step.
+        """
+        found: list[T] = []
+        error: NonFiniteError | None = None
+        try:
+            found.append(work())
+        except NonFiniteError as refused:
+            error = refused
+        agreed(error, self.processes)
+        self._optimiser.add_up(self.processes)
+        return self.processes.gather(found[0])
 
     def take_step(self, names: Sequence[str]) -> float:
         """Clip the gradient and take the step; returns the norm before clipping.

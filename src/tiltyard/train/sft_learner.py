@@ -1,15 +1,18 @@
 """The learner of SFT: examples in, one optimiser step, and what it came to."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tiltyard.train.batch import TrainRow
 from tiltyard.train.examples import Example
 from tiltyard.train.learner import Trainable
 from tiltyard.train.loss import token_weights
 from tiltyard.train.optimiser import OptimiserSettings
+from tiltyard.train.processes import ALONE, Processes, share, woven
 from tiltyard.train.row_learner import RowLearner
 from tiltyard.train.supervised_algorithms import SFT
 
@@ -65,8 +68,9 @@ class SFTLearner(RowLearner):
         *,
         pack_tokens: int | None = None,
         before_step: Callable[[], None] | None = None,
+        processes: Processes = ALONE,
     ) -> None:
-        super().__init__(trainable, settings, pack_tokens=pack_tokens, before_step=before_step)
+        super().__init__(trainable, settings, pack_tokens=pack_tokens, before_step=before_step, processes=processes)
         self.algorithm = algorithm
 
     def update(self, examples: Sequence[Example]) -> SFTStep:
@@ -79,6 +83,23 @@ class SFTLearner(RowLearner):
         rows = [example.row() for example in examples]
         weight_of = dict(zip(map(id, rows), weights, strict=True))
         self._optimiser.clear()
+        parts = self.together(lambda: self._backward(share(rows, self.processes), weight_of))
+        loss, right, computed = map(math.fsum, zip(*parts, strict=True))
+        norm = self.take_step([example.row_id for example in examples])
+        trained = sum(example.trained for example in examples)
+        return SFTStep(
+            loss=loss,
+            token_accuracy=right / trained,
+            rows=len(examples),
+            tokens=sum(len(example.ids) for example in examples),
+            trained_tokens=trained,
+            computed_tokens=int(computed),
+            learning_rate=self._optimiser.learning_rate,
+            grad_norm=norm,
+        )
+
+    def _backward(self, rows: Sequence[TrainRow], weight_of: Mapping[int, float]) -> tuple[float, int, int]:
+        """Add the gradient of these rows; returns their part of the loss, tokens right and tokens computed."""
         loss, right, computed = 0.0, 0, 0
         for pack in map(self.on_device, self.plan.packs(rows, self.pack_tokens)):
             weight = torch.tensor([weight_of[id(row)] for row in pack.rows], device=pack.row.device)[pack.row]
@@ -88,22 +109,14 @@ class SFTLearner(RowLearner):
             loss -= (weight * scored.logp).sum().item()
             right += int(scored.right.sum())
             computed += pack.ids.numel()
-        norm = self.take_step([example.row_id for example in examples])
-        trained = sum(example.trained for example in examples)
-        return SFTStep(
-            loss=loss,
-            token_accuracy=right / trained,
-            rows=len(examples),
-            tokens=sum(len(example.ids) for example in examples),
-            trained_tokens=trained,
-            computed_tokens=computed,
-            learning_rate=self._optimiser.learning_rate,
-            grad_norm=norm,
-        )
+        return loss, right, computed
 
-    @torch.no_grad()
     def score(self, examples: Sequence[Example]) -> list[ExampleScore]:
         """Score each example as the model is now."""
+        return woven(self.processes.gather(self._score(share(examples, self.processes))))
+
+    @torch.no_grad()
+    def _score(self, examples: Sequence[Example]) -> list[ExampleScore]:
         rows = [example.row() for example in examples]
         found: dict[int, ExampleScore] = {}
         for pack in map(self.on_device, self.plan.packs(rows, self.pack_tokens)):

@@ -1,13 +1,15 @@
 """The figures of one update, and the sums that they are made from."""
 
 import math
-from dataclasses import dataclass, field
+import operator
+from dataclasses import dataclass, field, fields
 
 from tiltyard.train.batch import Batch
 from tiltyard.train.forward import PackOutput
 from tiltyard.train.known import Known
 from tiltyard.train.loss import TokenBatch, TokenTerms, ValueTerms
 from tiltyard.train.packing import Pack
+from tiltyard.train.processes import Processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,23 @@ class Tally:
             self.differences += len(apart)
             self.difference += apart.sum().item()
             self.difference_max = max(self.difference_max, apart.max().item() if len(apart) else 0.0)
+
+    def add_up(self, processes: Processes) -> None:
+        """Make it the sums over all processes; their losses and norms are the same already."""
+        if processes.count == 1:
+            return
+        for rank, other in enumerate(processes.gather(self)):
+            if rank != processes.rank:
+                self._merge(other)
+
+    def _merge(self, other: "Tally") -> None:
+        joins = {"ratio_min": min, "ratio_max": max, "difference_max": max}
+        for name in {each.name for each in fields(self)} - {"losses", "norms"}:
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours is None or theirs is None:
+                setattr(self, name, theirs if ours is None else ours)
+            else:
+                setattr(self, name, joins.get(name, operator.add)(ours, theirs))
 
     def metrics(self, step: int, learning_rate: float, batch: Batch, known: Known) -> UpdateMetrics:
         """The means."""
