@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from tiltyard.envs.openenv.client import OpenEnvClient
     from tiltyard.envs.openenv.embedded import OpenEnv
     from tiltyard.envs.openenv.remote import RemoteEnvClient
+    from tiltyard.envs.pool.adapter import EnvPoolAdapter
+    from tiltyard.envs.pool.layout import DeviceMesh
+    from tiltyard.envs.pool.pool import EnvPool
+    from tiltyard.envs.pool.ray_session import RayOptions
+    from tiltyard.envs.pool.shard import WorkerInfo
     from tiltyard.envs.qa import QADatasetEnv
     from tiltyard.envs.text_turns import TextTurns
     from tiltyard.envs.tool import EnvTool
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         PolicyError,
         PromptTooLongError,
+        ResetNeededError,
         RolloutError,
         RowsNotFoundError,
         ServerFullError,
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
         ToolCrashError,
         ToolError,
         TranscriptError,
+        WorkerLostError,
     )
     from tiltyard.export import export_run
     from tiltyard.manifest import Manifest, load_manifest
@@ -55,11 +62,14 @@ if TYPE_CHECKING:
     from tiltyard.rollout.groups import Group
     from tiltyard.rollout.harness import RolloutHarness
     from tiltyard.rollout.in_process import InProcessEnvClient
+    from tiltyard.rollout.jobs import EpisodeOrder
     from tiltyard.rollout.judge import LLMJudge
     from tiltyard.rollout.limits import Limits
     from tiltyard.rollout.multi_turn import MultiTurnRollout
     from tiltyard.rollout.outcome import ENDINGS, Ending
+    from tiltyard.rollout.placement import Placement
     from tiltyard.rollout.preflight import PreflightReport, preflight
+    from tiltyard.rollout.rollout_workers import RolloutWorkers
     from tiltyard.rollout.scoring import score_batch
     from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
     from tiltyard.rollout.trajectory import Trajectory
@@ -96,15 +106,19 @@ _HOME = {
     "CheckpointError": "tiltyard.errors",
     "ConcurrentRollout": "tiltyard.rollout.concurrent",
     "ConfigurationError": "tiltyard.errors",
+    "DeviceMesh": "tiltyard.envs.pool.layout",
     "DatasetEnv": "tiltyard.train.dataset_env",
     "DPO": "tiltyard.train.supervised_algorithms",
     "ENDINGS": "tiltyard.rollout.outcome",
     "Ending": "tiltyard.rollout.outcome",
     "Env": "tiltyard.envs.base",
     "EnvError": "tiltyard.errors",
+    "EnvPool": "tiltyard.envs.pool.pool",
+    "EnvPoolAdapter": "tiltyard.envs.pool.adapter",
     "EnvServer": "tiltyard.serving.server",
     "EnvTimeoutError": "tiltyard.errors",
     "EnvTool": "tiltyard.envs.tool",
+    "EpisodeOrder": "tiltyard.rollout.jobs",
     "EpisodeOverError": "tiltyard.errors",
     "FinishReason": "tiltyard.types",
     "Gate": "tiltyard.rewards",
@@ -137,18 +151,22 @@ _HOME = {
     "OpenEnv": "tiltyard.envs.openenv.embedded",
     "OpenEnvClient": "tiltyard.envs.openenv.client",
     "OptimiserSettings": "tiltyard.train.optimiser",
+    "Placement": "tiltyard.rollout.placement",
     "Policy": "tiltyard.policies.base",
     "PolicyError": "tiltyard.errors",
     "PreflightReport": "tiltyard.rollout.preflight",
     "Prompt": "tiltyard.types",
     "PromptTooLongError": "tiltyard.errors",
+    "RayOptions": "tiltyard.envs.pool.ray_session",
     "QADatasetEnv": "tiltyard.envs.qa",
     "RemoteEnvClient": "tiltyard.envs.openenv.remote",
     "Renderer": "tiltyard.tokens.renderer",
     "Reply": "tiltyard.types",
+    "ResetNeededError": "tiltyard.errors",
     "RolloutCollector": "tiltyard.rollout.collector",
     "RolloutError": "tiltyard.errors",
     "RolloutHarness": "tiltyard.rollout.harness",
+    "RolloutWorkers": "tiltyard.rollout.rollout_workers",
     "RowSettings": "tiltyard.train.examples",
     "Rubric": "tiltyard.rewards",
     "RowSplit": "tiltyard.rows",
@@ -203,6 +221,8 @@ _HOME = {
     "tool": "tiltyard.tools.base",
     "train_llm_dataset": "tiltyard.training_rows",
     "train_llm_rollout": "tiltyard.training",
+    "WorkerInfo": "tiltyard.envs.pool.shard",
+    "WorkerLostError": "tiltyard.errors",
 }
 
 __all__ = [
@@ -224,12 +244,16 @@ __all__ = [
     "ConcurrentRollout",
     "ConfigurationError",
     "DatasetEnv",
+    "DeviceMesh",
     "Ending",
     "Env",
     "EnvError",
+    "EnvPool",
+    "EnvPoolAdapter",
     "EnvServer",
     "EnvTimeoutError",
     "EnvTool",
+    "EpisodeOrder",
     "EpisodeOverError",
     "FinishReason",
     "Gate",
@@ -257,18 +281,22 @@ __all__ = [
     "OpenEnv",
     "OpenEnvClient",
     "OptimiserSettings",
+    "Placement",
     "Policy",
     "PolicyError",
     "PreflightReport",
     "Prompt",
     "PromptTooLongError",
     "QADatasetEnv",
+    "RayOptions",
     "RemoteEnvClient",
     "Renderer",
     "Reply",
+    "ResetNeededError",
     "RolloutCollector",
     "RolloutError",
     "RolloutHarness",
+    "RolloutWorkers",
     "RowSettings",
     "RowSplit",
     "Rows",
@@ -301,6 +329,8 @@ __all__ = [
     "Turn",
     "TurnEnv",
     "WeightedSum",
+    "WorkerInfo",
+    "WorkerLostError",
     "as_turns",
     "build_batch",
     "check_env",

@@ -6,17 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiltyard._optional import require
-from tiltyard.envs.turns import Turns
-from tiltyard.errors import ConfigurationError, ManifestError
+from tiltyard.errors import ManifestError
 from tiltyard.manifest import Manifest
 from tiltyard.manifest.algorithms import PolicyGradientSection
 from tiltyard.manifest.asynchronous import asynchronous_problems
 from tiltyard.manifest.dataset_algorithms import DPOSection
 from tiltyard.manifest.probing import EnvFacts, env_factory, probe
-from tiltyard.planning import assigner, limits, optimiser_settings, run_plan, sampling
+from tiltyard.manifest.turns_factory import TurnsFactory
+from tiltyard.planning import assigner, limits, optimiser_settings, placement, run_plan, sampling
 from tiltyard.policies.base import Sampling
 from tiltyard.report.loggers import LoggerObserver, make_loggers
-from tiltyard.rollout.entrypoint import load_processor, text_turns
 from tiltyard.rollout.preflight import PreflightReport, preflight
 from tiltyard.train.observer import Observers, OneAtATime, RunObserver
 from tiltyard.train.processes import ALONE, Processes, in_all, share_of
@@ -143,15 +142,9 @@ def preflight_manifest(
     )
 
 
-def turns_factory(manifest: Manifest, given: Given = Given()) -> Callable[[], Turns]:
+def turns_factory(manifest: Manifest, given: Given = Given()) -> TurnsFactory:
     """Return what makes a new environment at each call, as turns, with the manifest's bound on observations."""
-    section, max_chars = manifest.environment, manifest.rollout.max_observation_chars
-    make_env = given.make_env or env_factory(section)
-    try:
-        processor = load_processor(section.observation_processor)
-    except ConfigurationError as error:
-        raise ManifestError(f"environment.observation_processor: {error}") from error
-    return lambda: text_turns(make_env(), section.observation_field, processor, max_chars)
+    return TurnsFactory(manifest.environment, manifest.rollout.max_observation_chars, given.make_env)
 
 
 def run_parts(
@@ -207,6 +200,7 @@ def run_parts(
         prompt_s=PROMPT_S,
         rank=processes.rank,
         world_size=processes.count,
+        placement=placement(manifest),
     )
     return RunParts(collector, policy, model.trainable, learner, recorder, processes, beside)
 

@@ -22,7 +22,9 @@ TiltyardError
     ├── PolicyError                      the model or its server failed
     │   └── PromptTooLongError           the server says that the prompt does not fit
     └── LostSessionError                 the session, sandbox or worker behind the episode is gone
-        └── ServerFullError              the server has as many sessions as it takes
+        ├── ServerFullError              the server has as many sessions as it takes
+        ├── ResetNeededError             the worker of a pool's slot was replaced; a reset begins a new episode
+        └── WorkerLostError              a worker process or actor is gone, or does not answer
 
 A `ToolError` is text for the model, a `RolloutError` is data for the report, anything else is a bug and escapes.
 """
@@ -151,3 +153,11 @@ class ServerFullError(LostSessionError):
         super().__init__(message)
         self.active_sessions = active_sessions
         self.max_sessions = max_sessions
+
+
+class ResetNeededError(LostSessionError):
+    """The worker that held the episode of a pool's slot is gone and was replaced: `reset` begins another."""
+
+
+class WorkerLostError(LostSessionError):
+    """A worker process or actor is gone, or does not answer any more."""

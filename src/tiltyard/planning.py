@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from tiltyard.envs.pool.ray_session import RayOptions
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest import Manifest
 from tiltyard.manifest.probing import EnvFacts
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.placement import Placement
 from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
 from tiltyard.types import Task
 
@@ -41,6 +43,13 @@ def sampling(manifest: Manifest, *, evaluation: bool = False) -> Sampling:
     if not evaluation or temperature is None:
         temperature = rollout.temperature
     return Sampling(temperature=temperature, top_p=rollout.top_p, top_k=rollout.top_k)
+
+
+def placement(manifest: Manifest) -> Placement:
+    """Return where the environments live."""
+    rollout = manifest.rollout
+    ray = RayOptions(address=rollout.ray_address) if rollout.backend == "ray" else None
+    return Placement(rollout.backend, rollout.workers, ray)
 
 
 def assigner(manifest: Manifest, facts: EnvFacts, *, rank: int = 0, world_size: int = 1) -> TaskAssigner:

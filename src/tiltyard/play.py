@@ -18,12 +18,13 @@ from tiltyard.build import (
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest import Manifest
 from tiltyard.manifest.algorithms import PolicyGradientSection
-from tiltyard.planning import EVAL_TASKS, held_out_tasks, limits, sampling
+from tiltyard.planning import EVAL_TASKS, held_out_tasks, limits, placement, sampling
 from tiltyard.policies.base import Sampling
+from tiltyard.rollout.placed_slots import env_slots
 from tiltyard.rollout.slots import EnvSlots
 from tiltyard.rollout.tasks import TaskAssigner
-from tiltyard.train.episodes import EpisodeObserver, EpisodePlan, play_episodes
-from tiltyard.train.players import LocalPlayer, Player, ServedPlayer
+from tiltyard.train.episodes import EpisodeObserver, EpisodePlaces, EpisodePlan, play_episodes
+from tiltyard.train.players import LocalPlayer, Player, ServedPlayer, WorkersPlayer
 from tiltyard.train.run_folder import RunFolder
 from tiltyard.types import Task
 
@@ -101,8 +102,7 @@ def play_manifest(manifest: Manifest, folder: RunFolder, request: Request, obser
         try:
             facts = probe(manifest.environment, env_factory(manifest.environment))
             tasks = _tasks(manifest, facts, request)
-            make = _served if request.server else _local
-            player, step = make(manifest, facts, request)
+            stage = (_served if request.server else _local)(manifest, facts, request, len(tasks) * request.samples)
         except BaseException:
             folder.discard()
             raise
@@ -111,12 +111,11 @@ def play_manifest(manifest: Manifest, folder: RunFolder, request: Request, obser
             phase="eval" if request.split == "held-out" else "rollout",
             tasks=tuple(tasks),
             samples=request.samples,
-            step=step,
+            step=stage.step,
             temperature=_sampled_from(manifest, request).temperature,
             max_reward=manifest.environment.max_reward,
         )
-        size = min(_concurrency(manifest, request), plan.size)
-        return play_episodes(player, EnvSlots(turns_factory(manifest), size), plan, folder, observer)
+        return play_episodes(stage.player, stage.places, plan, folder, observer)
 
 
 def resumed_request(run: str | Path, given: Mapping[str, Any]) -> Request:
@@ -164,6 +163,21 @@ def new_request(given: Mapping[str, Any]) -> Request:
     return Request(**own, server=server)
 
 
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Who plays and where.
+
+    Attributes:
+        player: Plays.
+        places: What is closed at the end.
+        step: For how many steps the model was trained.
+    """
+
+    player: Player
+    places: EpisodePlaces
+    step: int = 0
+
+
 def _tasks(manifest: Manifest, facts: EnvFacts, request: Request) -> list[Task]:
     if request.split == "held-out":
         if not (tasks := held_out_tasks(manifest, facts, request.tasks)):
@@ -173,8 +187,8 @@ def _tasks(manifest: Manifest, facts: EnvFacts, request: Request) -> list[Task]:
     return TaskAssigner(facts.rows, count, seed=manifest.training.seed).next()
 
 
-def _local(manifest: Manifest, facts: EnvFacts, request: Request) -> "tuple[Player, int]":
-    """The manifest's model, and for how many steps it was trained."""
+def _local(manifest: Manifest, facts: EnvFacts, request: Request, episodes: int) -> _Stage:
+    """The manifest's model, in this process, wherever the environments are."""
     model = local_model(manifest, facts)
     from tiltyard.rollout.batched import BatchedRollout
     from tiltyard.train.checkpoint import load_weights
@@ -183,16 +197,17 @@ def _local(manifest: Manifest, facts: EnvFacts, request: Request) -> "tuple[Play
     rollout = BatchedRollout(
         model.policy(_sampled_from(manifest, request)),
         model.renderer,
-        limits(manifest, facts),
+        placement(manifest).limits(limits(manifest, facts)),
         seed=manifest.training.seed,
         max_live=_concurrency(manifest, request),
         linger_s=manifest.rollout.linger_s,
     )
-    return LocalPlayer(rollout, model.trainable.sampling_weights), step
+    slots = _slots(manifest, facts, request, episodes)
+    return _Stage(LocalPlayer(rollout, model.trainable.sampling_weights), slots, step)
 
 
-def _served(manifest: Manifest, facts: EnvFacts, request: Request) -> "tuple[Player, int]":
-    """The model behind the server."""
+def _served(manifest: Manifest, facts: EnvFacts, request: Request, episodes: int) -> _Stage:
+    """The model behind the server; where there are workers, they play whole episodes with it."""
     server = request.server
     assert server is not None
     require("aiohttp", "api")
@@ -209,8 +224,22 @@ def _served(manifest: Manifest, facts: EnvFacts, request: Request) -> "tuple[Pla
         timeout_s=server.timeout_s,
         max_connections=concurrency,
     )
-    rollout = ConcurrentRollout(policy, limits(manifest, facts), concurrency=concurrency, seed=manifest.training.seed)
-    return ServedPlayer(rollout), 0
+    seed, bounds, place = manifest.training.seed, limits(manifest, facts), placement(manifest)
+    if place.remote:
+        from tiltyard.rollout.rollout_workers import RolloutWorkers
+
+        live = min(concurrency, episodes)
+        make = turns_factory(manifest)
+        workers = RolloutWorkers(make, policy, bounds, placement=place, concurrency=live, seed=seed)
+        return _Stage(WorkersPlayer(workers), workers)
+    rollout = ConcurrentRollout(policy, bounds, concurrency=concurrency, seed=seed)
+    return _Stage(ServedPlayer(rollout), _slots(manifest, facts, request, episodes))
+
+
+def _slots(manifest: Manifest, facts: EnvFacts, request: Request, episodes: int) -> EnvSlots:
+    size = min(_concurrency(manifest, request), episodes)
+    timeout_s = limits(manifest, facts).step_timeout_s
+    return env_slots(turns_factory(manifest), size, placement(manifest), timeout_s=timeout_s)
 
 
 def _fields(manifest: Manifest, request: Request) -> dict[str, Any]:

@@ -111,6 +111,22 @@ def test_a_rollout_plays_the_training_tasks_and_keeps_every_episode(manifest, se
     assert (found["episodes"], found["leaked"], found["sampled_tokens"] > 0) == (6, 0, True)
 
 
+def test_whole_episodes_are_played_on_workers_where_the_manifest_has_them(manifest, server, read_lines, tmp_path):
+    """They ask the server themselves, with the same seeds, and the folder is that of a run in one process."""
+    played = {}
+    for name, more in (("here", []), ("there", ["--set", "rollout={backend: process, workers: 2}"])):
+        out = tmp_path / name
+        assert main(["eval", manifest, "--out", str(out), *more, *served(server, "--token-ids", "vllm")]) == 0
+        lines = read_lines(out / "trajectories.jsonl")
+        played[name] = sorted((line["episode_id"], line["ids"], line["messages"], line["reward"]) for line in lines)
+        found = summary_in(out)
+        assert (found["episodes"], found["failed"], found["leaked"], found["sampled_tokens"] > 0) == (4, 0, 0, True)
+        assert found["ledger"]["ok"]
+    assert played["here"] == played["there"]
+    seeds = [body["seed"] for body in server.bodies]
+    assert sorted(seeds[:8]) == sorted(seeds[8:])
+
+
 def test_the_samples_of_a_task_have_seeds_of_their_own(manifest, server, tmp_path):
     """Equal seeds would make pass@k a repetition; an equal command asks with equal seeds."""
     for name in ("a", "b"):

@@ -12,6 +12,7 @@ from tiltyard.build_dataset import dataset_env, dataset_plan
 from tiltyard.manifest import ALGORITHM_SECTIONS, LoraSection, RolloutSection, load_manifest
 from tiltyard.manifest.keys import LATER, RENAMED, leaf_paths
 from tiltyard.models.trainable import LoraSettings, decoder_layers
+from tiltyard.planning import placement
 from tiltyard.report.loggers import make_loggers
 from tiltyard.rollout.limits import Limits
 from tiltyard.testing.tokenizer import byte_tokenizer
@@ -174,7 +175,25 @@ def test_every_key_reaches_its_consumer(built):
     }
     assert found == expected
     known = {leaf for leaf in leaf_paths() if not leaf.startswith("algorithm.")}
-    assert set(found) - {"algorithm"} | OF_A_SERVER | OF_OBSERVATIONS | OF_A_DATASET == known
+    assert set(found) - {"algorithm"} | OF_A_SERVER | OF_OBSERVATIONS | OF_A_DATASET | OF_WORKERS == known
+
+
+OF_WORKERS = {"rollout.backend", "rollout.workers", "rollout.ray_address"}
+
+
+def test_every_key_of_workers_reaches_them(write_manifest, tmp_path):
+    """The environments of a run live on so many workers, which keep its deadline; an address is that of a cluster."""
+    path = write_manifest(ENV.replace(", size", ", size=1"), rollout="{backend: process, workers: 2}")
+    manifest = load_manifest(path, ["environment.request_timeout_s=9"])
+    facts = probe(manifest.environment, env_factory(manifest.environment))
+    with RunFolder.create(tmp_path / "run", "") as folder:
+        collector = run_parts(manifest, facts, folder, SilentObserver()).collector
+    pool = collector._slots.pool
+    assert (pool.pool_size, pool.num_workers, pool._step_timeout_s) == (8, 2, 9.0)
+    assert collector._rollout.limits.step_timeout_s is None
+    collector.close()
+    there = placement(load_manifest(path, ["rollout={backend: ray, workers: 3, ray_address: auto}"]))
+    assert (there.pool_backend, there.workers, there.ray.address) == ("ray", 3, "auto")
 
 
 SHARED = {

@@ -32,6 +32,18 @@ GOLDEN = {
         "environment: {env_type: rollout\nmodel: x\n",
         "m.yaml: line 2, column 6: not valid YAML: expected ',' or '}', but got ':'",
     ),
+    "workers where there are none": (
+        FINE + "rollout: {workers: 2, ray_address: auto}\n",
+        (
+            "m.yaml: 2 problems\n"
+            "  rollout.workers: only with rollout.backend: process or ray, got local\n"
+            "  rollout.ray_address: only with rollout.backend: ray, got local"
+        ),
+    ),
+    "workers beside a server": (
+        "environment: {env_type: rollout, env_url: 'ws://h', max_turns: 2}\nmodel: {name: m}\nrollout: {backend: ray}",
+        "m.yaml: rollout.backend: must be local with env_url: the sessions live on that server already",
+    ),
     "a typo": (
         FINE + "training: {learnin_rate: 1.0e-5}\n",
         "m.yaml: training.learnin_rate: unknown key; did you mean training.learning_rate?",

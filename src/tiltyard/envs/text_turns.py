@@ -1,7 +1,7 @@
 """A text environment as turns."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tiltyard._boundary import guarded
@@ -59,21 +59,13 @@ class TextTurns:
             ConfigurationError: The task names a row, and the environment's `reset` cannot be told which.
             RolloutError: The environment failed.
         """
-        needed = {"row_index"} if task.row_index is not None else set()
-        if task.row_index is not None and task.evaluation:
-            needed.add("evaluation")  # without it the held-out rows would be training rows
-        if missing := needed - self._options:
-            raise ConfigurationError(
-                f"the task names {'evaluation' if task.evaluation else 'training'} row {task.row_index}, but "
-                f"{self._reset_name} takes no {' and no '.join(sorted(missing))}; "
-                "add the parameters row_index and evaluation to it, or give tasks without a row"
-            )
+        given = {name: getattr(task, name) for name in RESET_OPTIONS}
+        options = taken_options(self._options, given, self._reset_name)
         self._over = True
-        options = {name: getattr(task, name) for name in RESET_OPTIONS if name in self._options}
         result = text_reset(
             guarded(self._reset_name, EnvError, self._call, self._env.reset, **options), self._reset_name
         )
-        self._tools = _text_tools(self._env)
+        self._tools = text_tools(self._env)
         info = dict(result.info)
         messages = [*system_messages(self._env), {"role": "user", "content": self._shown(result.observation, info)}]
         self._over = False
@@ -134,7 +126,26 @@ def reset_options(env: Any) -> frozenset[str]:
     return frozenset(parameter.name for parameter in parameters) & frozenset(RESET_OPTIONS)
 
 
-def _text_tools(env: Any) -> list[ToolSchema]:
+def taken_options(takes: frozenset[str], given: Mapping[str, Any], reset_name: str) -> dict[str, Any]:
+    """The options of a task that a `reset` takes.
+
+    Raises:
+        ConfigurationError: The task names a row, and the `reset` cannot be told which.
+    """
+    row, evaluation = given.get("row_index"), bool(given.get("evaluation"))
+    needed = {"row_index"} if row is not None else set()
+    if row is not None and evaluation:
+        needed.add("evaluation")  # without it the held-out rows would be training rows
+    if missing := needed - takes:
+        raise ConfigurationError(
+            f"the task names {'evaluation' if evaluation else 'training'} row {row}, but "
+            f"{reset_name} takes no {' and no '.join(sorted(missing))}; "
+            "add the parameters row_index and evaluation to it, or give tasks without a row"
+        )
+    return {name: given[name] for name in RESET_OPTIONS if name in takes and name in given}
+
+
+def text_tools(env: Any) -> list[ToolSchema]:
     """The optional attribute `tools` of a text environment, a list or a method."""
     name = f"{type(env).__name__}.tools"
 

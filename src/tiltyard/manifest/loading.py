@@ -182,6 +182,7 @@ def _contradictions(manifest: Manifest) -> Iterator[Problem]:
     train = manifest.model.train
     if train != "lora" and manifest.model.lora != LoraSection():
         yield Problem("model.lora", f"only with model.train: lora, got train: {train}")
+    yield from _placement_problems(manifest)
     yield from _training_problems(manifest)
     yield from _algorithm_problems(manifest)
     correction = list(asynchronous_problems(manifest))
@@ -191,6 +192,16 @@ def _contradictions(manifest: Manifest) -> Iterator[Problem]:
     except ConfigurationError as error:
         if not correction:
             yield Problem("algorithm", str(error))
+
+
+def _placement_problems(manifest: Manifest) -> Iterator[Problem]:
+    rollout = manifest.rollout
+    if rollout.workers is not None and rollout.backend == "local":
+        yield Problem("rollout.workers", "only with rollout.backend: process or ray, got local")
+    if rollout.ray_address is not None and rollout.backend != "ray":
+        yield Problem("rollout.ray_address", f"only with rollout.backend: ray, got {rollout.backend}")
+    if manifest.environment.env_url is not None and rollout.backend != "local":
+        yield Problem("rollout.backend", "must be local with env_url: the sessions live on that server already")
 
 
 def _training_problems(manifest: Manifest) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ MAY_CHANGE = frozenset(
     {
         *("training.steps", "training.save_every", "training.keep_checkpoints", "training.threads", "model.device"),
         *("training.eval.every", "training.eval.after", "training.loggers"),
+        *("rollout.backend", "rollout.workers", "rollout.ray_address"),
     }
 )
 """What a resumed run may have other than the run that it goes on with."""

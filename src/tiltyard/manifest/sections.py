@@ -82,6 +82,16 @@ class RolloutSection(Section):
         ge=0,
         description="Seconds that an episode waits to be sampled in one batch with others, while environments work.",
     )
+    backend: Literal["local", "process", "ray"] = Field(
+        default="local",
+        description="Where environments live: in this process, in worker processes, or on a Ray cluster.",
+    )
+    workers: int | None = Field(
+        default=None, ge=1, description="With `backend: process` or `ray`: how many workers; not given, as many as fit."
+    )
+    ray_address: str | None = Field(
+        default=None, description="With `backend: ray`: a running cluster; not given, one is started on this machine."
+    )
 
 
 class EvalSection(Section):

@@ -83,6 +83,10 @@ class Connections:
         self._proxy = proxy_for(self.base_url)
         self._kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker needs to post as well: where to, and none of the connections of this process."""
+        return {**self.__dict__, "_kept": {}}
+
     async def enter(self) -> None:
         """Keep the connections of the running loop open until the matching `leave`."""
         loop = asyncio.get_running_loop()

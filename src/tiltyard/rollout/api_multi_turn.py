@@ -1,11 +1,9 @@
 """`APIMultiTurnRollout`: trajectories as dicts, played with a served model."""
 
 import asyncio
-import queue
-import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,13 +11,17 @@ from tiltyard.envs.observation import MAX_OBSERVATION_CHARS
 from tiltyard.errors import ConfigurationError
 from tiltyard.policies.base import AsyncPolicy, Sampling
 from tiltyard.rollout.beside import on_thread
+from tiltyard.rollout.beside_workers import settle_all, started
 from tiltyard.rollout.blocking import run_blocking
 from tiltyard.rollout.concurrent import ConcurrentRollout
-from tiltyard.rollout.front import Finished, Front, Playing, Traces, limits_of
-from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.front import Finished, Front, Playing, Traces
+from tiltyard.rollout.limits import Limits, limits_of
+from tiltyard.rollout.placement import HERE, Placement
 from tiltyard.rollout.preflight import PreflightReport, preflight_rows
+from tiltyard.rollout.rollout_workers import RolloutWorkers
 from tiltyard.rollout.scoring import RewardFn, make_scoring
 from tiltyard.rollout.sources import EnvSource, Row, ToolSource
+from tiltyard.rollout.stream_thread import StreamThread
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.ledger import Ledger
 
@@ -62,6 +64,7 @@ class APIMultiTurnRollout:
         trace_callback: Callable[[dict[str, Any]], object] | None = None,
         success_callback: Callable[[dict[str, Any]], Any] | None = None,
         preflight: bool = True,
+        placement: Placement = HERE,
     ) -> None:
         """Set the rollout up; nothing is sent and no environment is made before the first call.
 
@@ -85,6 +88,9 @@ class APIMultiTurnRollout:
             trace_callback: Called with each result as soon as it is there, on the event loop.
             success_callback: Decides whether a trajectory was a success, in place of the environment.
             preflight: Try out tools and a throwaway environment at the first call.
+            placement: Where episodes are played: here, or whole on workers, which ask the server themselves and are
+                started for each call. What they need is sent to them: the tools or environments, `api` and its key,
+                and with `score="evaluate"` the reward functions.
 
         Raises:
             ConfigurationError: An argument cannot be used.
@@ -108,6 +114,7 @@ class APIMultiTurnRollout:
         self._front = Front(source, scoring, self.traces, seed or 0)
         self._limits = bounds
         self._driver = ConcurrentRollout(api, bounds, concurrency=concurrency, seed=seed)
+        self._api, self._seed, self._placement = api, seed, placement
         self._wants_preflight = preflight
         self._report: PreflightReport | None = None
 
@@ -176,7 +183,7 @@ class APIMultiTurnRollout:
         Raises:
             ConfigurationError: A trajectory, a tool or an environment cannot be played.
         """
-        thread = _StreamThread(lambda: self.stream_async(trajectories), self._driver.concurrency)
+        thread = StreamThread(lambda: self.stream_async(trajectories), self._driver.concurrency)
         try:
             yield from thread.results()
         finally:
@@ -209,67 +216,40 @@ class APIMultiTurnRollout:
             await give(playing.finish(trajectory))
 
         try:
-            async with self._front.scoring.open():
-                await self._driver.run_async(playing.jobs(), settle, keep=False)
+            if self._placement.remote:
+                await self._play_on_workers(playing, give)
+            else:
+                async with self._front.scoring.open():
+                    await self._driver.run_async(playing.jobs(), settle, keep=False)
         finally:
             # On a thread: a cancellation of this task does not stop a close half-way.
             await asyncio.shield(on_thread(playing.close))
 
+    async def _play_on_workers(self, playing: Playing, give: Callable[[Finished], Any]) -> None:
+        """Play on workers of this call. What asks an episode's environment for its score is applied there."""
+        scoring = self._front.scoring
+        there = scoring if scoring.score == "evaluate" else None
 
-class _StreamThread:
-    """An async stream, read on a thread with an event loop of its own, with room for some results."""
+        async def settle(trajectory: Trajectory) -> None:
+            if scoring.needed and there is None:
+                trajectory = await playing.scored(trajectory)
+            await give(playing.finish(trajectory))
 
-    def __init__(self, make: Callable[[], AsyncGenerator[dict[str, Any]]], room: int) -> None:
-        self._make = make
-        self._ready: queue.Queue[Any] = queue.Queue(room)
-        self._error: BaseException | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tiltyard-stream", daemon=True)
-        self._thread.start()
-
-    def results(self) -> Generator[dict[str, Any]]:
-        while (result := self._ready.get()) is not _END:
-            yield result
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def stop(self) -> None:
-        """End the run, and wait until its environments have had their time to close."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            if self._loop is not None and self._task is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._task.cancel)
-            self._thread.join(timeout=10.0)
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._read())
-        except asyncio.CancelledError:
-            pass
-        except BaseException as error:  # noqa: BLE001  # carried to the thread that reads
-            self._error = error
-        finally:
-            self._put(_END)
-
-    async def _read(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        async with aclosing(self._make()) as stream:
-            async for result in stream:
-                # Blocks the loop only as long as the reader leaves no room, and not once it has stopped.
-                while self._ready.full() and not self._stopped.is_set():
-                    await asyncio.sleep(0.01)
-                self._put(result)
-
-    def _put(self, item: Any) -> None:
-        while not self._stopped.is_set():
+        make = partial(
+            RolloutWorkers,
+            self._front.source,
+            self._api,
+            self._limits,
+            placement=self._placement,
+            concurrency=self._driver.concurrency,
+            seed=self._seed,
+            scoring=there,
+        )
+        async with started(make) as workers, scoring.open():
             try:
-                self._ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return
+                await settle_all(workers.begin(playing.orders()), settle, workers.concurrency)
+            finally:
+                self._driver.ledger += workers.ledger
 
 
 def _without_bound(fields: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:

@@ -10,6 +10,8 @@ from tiltyard.policies.base import TokenPolicy
 from tiltyard.rollout.batched import BatchedRollout, Job
 from tiltyard.rollout.groups import Group, group_key
 from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.placed_slots import env_slots
+from tiltyard.rollout.placement import HERE, Placement
 from tiltyard.rollout.slots import EnvSlots
 from tiltyard.rollout.tasks import TaskAssigner
 from tiltyard.rollout.trajectory import Trajectory
@@ -46,6 +48,7 @@ class RolloutCollector:
         max_live: int | None = None,
         rank: int = 0,
         world_size: int = 1,
+        placement: Placement = HERE,
     ) -> None:
         """Make the environments of the training slots.
 
@@ -64,6 +67,7 @@ class RolloutCollector:
             max_live: How many episodes run at one time; None runs a whole batch at once.
             rank: Which of several collectors this is, each with its slice of the tasks (as its assigner has).
             world_size: How many there are.
+            placement: Where the environments live; on workers, a whole turn is one call to one of them.
 
         Raises:
             ConfigurationError: A size is below 1, or `env_factory` is no factory or returned one environment twice.
@@ -79,12 +83,14 @@ class RolloutCollector:
         self._rank = rank
         self._world_size = world_size
         self._assigner = assigner
+        self._placement, self._timeout_s = placement, limits.step_timeout_s
         self._factory = env_factory
         self._on_finished = on_finished
+        bounds = placement.limits(limits)
         self._rollout = BatchedRollout(
-            policy, renderer, limits, seed=seed, linger_s=linger_s, prompt_s=prompt_s, max_live=max_live
+            policy, renderer, bounds, seed=seed, linger_s=linger_s, prompt_s=prompt_s, max_live=max_live
         )
-        self._slots = EnvSlots(env_factory, batch_size * group_size, eager=True, timeout_s=limits.step_timeout_s)
+        self._slots = self._make_slots(batch_size * group_size, eager=True)
         self._eval_slots: EnvSlots | None = None
 
     @property
@@ -141,7 +147,7 @@ class RolloutCollector:
         """
         number, self.evaluations = self.evaluations, self.evaluations + 1
         if self._eval_slots is None:
-            self._eval_slots = EnvSlots(self._factory, self._slots.size)
+            self._eval_slots = self._make_slots(self._slots.size, eager=False)
         ends = [rank * len(tasks) // self._world_size for rank in (self._rank, self._rank + 1)]
         jobs = [Job(self._eval_slots, tasks[index], f"eval{number:03d}-{index:05d}") for index in range(*ends)]
         return self._rollout.run(jobs, self._on_finished, recorded=_of_jobs(jobs, recorded))
@@ -185,6 +191,9 @@ class RolloutCollector:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+    def _make_slots(self, size: int, *, eager: bool) -> EnvSlots:
+        return env_slots(self._factory, size, self._placement, timeout_s=self._timeout_s, eager=eager)
 
     def _all_slots(self) -> list[EnvSlots]:
         return [slots for slots in (self._slots, self._eval_slots) if slots is not None]

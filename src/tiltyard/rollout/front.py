@@ -3,19 +3,18 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tiltyard.errors import ConfigurationError
-from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job
-from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.jobs import BREAKS_THE_ENV, EpisodeOrder, Job
 from tiltyard.rollout.scoring import COMPONENTS, Scoring
+from tiltyard.rollout.shown import shown_names
 from tiltyard.rollout.sources import EnvLender, EnvSource, EpisodeEnv, Row
 from tiltyard.rollout.tasks import derived_seed
 from tiltyard.rollout.trace import TraceWriter
 from tiltyard.rollout.trajectory import Trajectory
-from tiltyard.tools.schema import tool_name
 from tiltyard.types import Task
 
 NOT_SAMPLED = -100
@@ -83,26 +82,6 @@ def result_of(row: Row, trajectory: Trajectory) -> dict[str, Any]:
         result["logprobs"] = list(transcript.logprobs)
         result["mask"] = list(transcript.mask)
     return result
-
-
-def limits_of(max_turns: int, max_trajectory_tokens: int | None, limits: Limits | None) -> Limits:
-    """The limits of a rollout, whose two most used ones have arguments of their own.
-
-    Raises:
-        ConfigurationError: One is given in both ways, with two values.
-    """
-    base = limits or Limits()
-    if base.max_turns not in (Limits().max_turns, max_turns):
-        raise ConfigurationError(
-            f"max_turns is {max_turns!r} and limits.max_turns is {base.max_turns!r}; give it once, as max_turns"
-        )
-    if max_trajectory_tokens is not None and base.max_context not in (None, max_trajectory_tokens):
-        raise ConfigurationError(
-            f"max_trajectory_tokens is {max_trajectory_tokens!r} and limits.max_context is {base.max_context!r}; they "
-            "are one limit: give one of them"
-        )
-    context = base.max_context if max_trajectory_tokens is None else max_trajectory_tokens
-    return replace(base, max_turns=max_turns, max_context=context)
 
 
 class Traces:
@@ -174,11 +153,11 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A trajectory that is being played."""
+    """A trajectory that is being played; a worker has the environment where there is none here."""
 
     number: int
     row: Row
-    env: EpisodeEnv
+    env: EpisodeEnv | None
 
 
 class Playing:
@@ -216,14 +195,21 @@ class Playing:
             ConfigurationError: A trajectory cannot be played.
         """
         for number, row in enumerate(self._rows):
-            key = self._key(row, number)
-            task = task_of(row, number, derived_seed(self._front.seed, f"trajectory {key}", 0))
-            episode_id = self._episode_id(row, key)
-            if episode_id in self._open:
-                raise ConfigurationError(f"two trajectories have the episode id {episode_id!r}; ids must be unique")
-            env = self._lender.lend(number, row, _shown_names(row, number))
+            task, episode_id = self._episode(row, number)
+            env = self._lender.lend(number, row, shown_names(row, number))
             self._open[episode_id] = _Open(number, row, env)
             yield Job(env, task, episode_id)
+
+    def orders(self) -> Iterator[EpisodeOrder]:
+        """The episodes for workers, which have environments of their own.
+
+        Raises:
+            ConfigurationError: A trajectory cannot be played.
+        """
+        for number, row in enumerate(self._rows):
+            task, episode_id = self._episode(row, number)
+            self._open[episode_id] = _Open(number, row, None)
+            yield EpisodeOrder(task, episode_id, row=row, shown=shown_names(row, number))
 
     async def scored(self, trajectory: Trajectory) -> Trajectory:
         """Score a finished episode; its environment is still its own.
@@ -232,7 +218,7 @@ class Playing:
             ConfigurationError: It cannot be scored as asked.
         """
         opened = self._open[trajectory.episode_id]
-        turns = opened.env.turns
+        turns = None if opened.env is None else opened.env.turns
         return await self._front.scoring.apply(
             trajectory, lambda now: result_of(opened.row, now), turns.sources if turns is not None else ()
         )
@@ -240,7 +226,8 @@ class Playing:
     def finish(self, trajectory: Trajectory) -> "Finished":
         """Give the environment of a scored episode back, write the trace, and make the result."""
         opened = self._open.pop(trajectory.episode_id)
-        self._lender.take_back(opened.env, broken=trajectory.ending in BREAKS_THE_ENV)
+        if opened.env is not None:
+            self._lender.take_back(opened.env, broken=trajectory.ending in BREAKS_THE_ENV)
         result = result_of(opened.row, trajectory)
         self._front.traces.write(trajectory, result)
         return Finished(opened.number, result)
@@ -259,6 +246,14 @@ class Playing:
         own = row.get("id") if isinstance(row, Mapping) else None
         return f"{self._call:04d}-{number:05d}" if own is None else str(own)
 
+    def _episode(self, row: Row, number: int) -> tuple[Task, str]:
+        key = self._key(row, number)
+        task = task_of(row, number, derived_seed(self._front.seed, f"trajectory {key}", 0))
+        episode_id = self._episode_id(row, key)
+        if episode_id in self._open:
+            raise ConfigurationError(f"two trajectories have the episode id {episode_id!r}; ids must be unique")
+        return task, episode_id
+
     def _episode_id(self, row: Row, key: str) -> str:
         if row.get("episode_id") is not None:
             return str(row["episode_id"])
@@ -274,16 +269,3 @@ class Finished:
 
     number: int
     result: dict[str, Any]
-
-
-def _shown_names(row: Row, number: int) -> list[str] | None:
-    """The names of the tools that a row shows; None where it leaves that to the environment."""
-    if row.get("tools") is None:
-        return None
-    names = []
-    for schema in row["tools"]:
-        try:
-            names.append(schema if isinstance(schema, str) else tool_name(schema))
-        except ConfigurationError as error:
-            raise ConfigurationError(f"trajectory {number}: {error}") from error
-    return names

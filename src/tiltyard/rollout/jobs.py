@@ -1,8 +1,9 @@
 """The episodes that a driver is asked to run."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from tiltyard.envs.turns import as_turns
 from tiltyard.errors import ConfigurationError
@@ -29,6 +30,25 @@ class Job:
     task: Task
     episode_id: str
     sampling_seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeOrder:
+    """One episode for a worker to play, in an environment and with a policy that it has.
+
+    Attributes:
+        task: What the episode is about.
+        episode_id: Unique within the run.
+        sampling_seed: What the sampling of this episode derives from; None takes the workers' seed.
+        row: The trajectory that the caller gave, where there is one.
+        shown: The names of the tools that the model is shown, of those that there are; None shows all.
+    """
+
+    task: Task
+    episode_id: str
+    sampling_seed: int | None = None
+    row: Mapping[str, Any] = field(default_factory=dict)
+    shown: Sequence[str] | None = None
 
 
 def request_seed(seed: int, episode_id: str, turn: int) -> int:

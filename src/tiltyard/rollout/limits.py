@@ -1,7 +1,7 @@
 """The limits of one episode, and the order in which they are checked."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiltyard.errors import ConfigurationError
 
@@ -53,3 +53,23 @@ class Limits:
                 raise ConfigurationError(f"{name} must be > 0 seconds or None, got {value!r}")
         if self.length_reward is not None and not math.isfinite(self.length_reward):
             raise ConfigurationError(f"length_reward must be finite or None, got {self.length_reward!r}")
+
+
+def limits_of(max_turns: int, max_trajectory_tokens: int | None, limits: Limits | None) -> Limits:
+    """The limits of a rollout, whose two most used ones have arguments of their own.
+
+    Raises:
+        ConfigurationError: One is given in both ways, with two values.
+    """
+    base = limits or Limits()
+    if base.max_turns not in (Limits().max_turns, max_turns):
+        raise ConfigurationError(
+            f"max_turns is {max_turns!r} and limits.max_turns is {base.max_turns!r}; give it once, as max_turns"
+        )
+    if max_trajectory_tokens is not None and base.max_context not in (None, max_trajectory_tokens):
+        raise ConfigurationError(
+            f"max_trajectory_tokens is {max_trajectory_tokens!r} and limits.max_context is {base.max_context!r}; they "
+            "are one limit: give one of them"
+        )
+    context = base.max_context if max_trajectory_tokens is None else max_trajectory_tokens
+    return replace(base, max_turns=max_turns, max_context=context)

@@ -12,8 +12,8 @@ from tiltyard.errors import ConfigurationError
 from tiltyard.policies.base import TokenPolicy
 from tiltyard.rollout.batched import BatchedRollout
 from tiltyard.rollout.beside import LoopThread
-from tiltyard.rollout.front import Finished, Front, Playing, Traces, limits_of
-from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.front import Finished, Front, Playing, Traces
+from tiltyard.rollout.limits import Limits, limits_of
 from tiltyard.rollout.preflight import PreflightReport, preflight_rows
 from tiltyard.rollout.scoring import RewardFn, make_scoring
 from tiltyard.rollout.sources import EnvSource, Row, ToolSource

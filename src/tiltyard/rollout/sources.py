@@ -9,6 +9,7 @@ from typing import Any
 from tiltyard._boundary import guarded
 from tiltyard.envs.turns import ToolTurns, Turns, as_turns, refuse_shared
 from tiltyard.errors import ConfigurationError, EnvError
+from tiltyard.rollout.shown import unknown_tools
 from tiltyard.rollout.workers import Closing
 from tiltyard.tools.manager import ToolManager
 from tiltyard.tools.schema import tool_name
@@ -228,6 +229,16 @@ class EnvLender:
                 )
         return EpisodeEnv(lambda: turns, shown, lambda turns: None)
 
+    def make_ready(self) -> None:
+        """Make the environment of the first episode now, where it does not depend on the trajectory.
+
+        Raises:
+            ConfigurationError: What was made is no environment.
+            EnvError: The factory raised.
+        """
+        if self._source.env_factory is not None:
+            self._idle.append(self._get({}))
+
     def take_back(self, env: EpisodeEnv, *, broken: bool) -> None:
         """Take the environment of an episode that is over."""
         turns = env.leave()
@@ -275,14 +286,6 @@ class EnvLender:
             mine = self._made.pop(id(turns), None) is not None
         if mine:
             self._closing.start([turns.close])
-
-
-def unknown_tools(unknown: Sequence[str], known: Sequence[str]) -> str:
-    """What to say of tools that a trajectory shows and nobody can run."""
-    return (
-        f"it shows the tools {list(unknown)}, which nobody can run; there are: {', '.join(known) or 'none'}. Leave "
-        "'tools' out to show all, or give their names as the tool manager has them"
-    )
 
 
 def _takes_one(factory: Callable[..., Any]) -> bool:

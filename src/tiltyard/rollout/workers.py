@@ -204,21 +204,26 @@ class Closing:
 
     errors: list[Exception] = field(default_factory=list)
     _threads: list[threading.Thread] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, closes: Sequence[Callable[[], Any]]) -> None:
         """Begin to close, waiting for nothing."""
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        for close in closes:
-            thread = threading.Thread(target=self._close, args=(close,), name="tiltyard-close", daemon=True)
-            self._threads.append(thread)
+        begun = [
+            threading.Thread(target=self._close, args=(close,), name="tiltyard-close", daemon=True) for close in closes
+        ]
+        for thread in begun:
             thread.start()
+        # From any thread, while another waits: what is waited for has been started.
+        with self._lock:
+            self._threads = [thread for thread in (*self._threads, *begun) if thread.is_alive()]
 
     def wait(self, timeout_s: float) -> int:
         """Wait for all, together no longer than `timeout_s`; return how many have not ended."""
         deadline = time.monotonic() + timeout_s
-        for thread in self._threads:
+        begun = self._threads
+        for thread in begun:
             thread.join(max(deadline - time.monotonic(), 0.0))
-        return sum(thread.is_alive() for thread in self._threads)
+        return sum(thread.is_alive() for thread in begun)
 
     def _close(self, close: Callable[[], Any]) -> None:
         try:

@@ -8,7 +8,6 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from tiltyard.rollout.jobs import Job
-from tiltyard.rollout.slots import EnvSlots
 from tiltyard.rollout.trace import from_record, read_traces
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.ledger import Ledger
@@ -81,6 +80,28 @@ class Progress:
     tokens: int
 
 
+class EpisodePlaces(Protocol):
+    """What the episodes are played in: environment slots, or workers."""
+
+    @property
+    def replaced(self) -> int:
+        """How many environments or workers broke and gave their place to a fresh one."""
+        ...
+
+    @property
+    def leaked(self) -> int:
+        """After `close`: how many environments were not closed."""
+        ...
+
+    def close(self) -> None:
+        """Close them.
+
+        Raises:
+            ExceptionGroup: Some could not be closed; the others are closed all the same.
+        """
+        ...
+
+
 class EpisodeObserver(Protocol):
     """Is told how it goes, from the thread that plays."""
 
@@ -112,7 +133,7 @@ class SilentEpisodes:
 
 def play_episodes(
     player: Player,
-    slots: EnvSlots,
+    slots: EpisodePlaces,
     plan: EpisodePlan,
     folder: RunFolder,
     observer: EpisodeObserver,
@@ -150,7 +171,7 @@ class _Run:
         self._state = folder.read_state()
         self._began = perf_counter()
 
-    def play(self, slots: EnvSlots) -> None:
+    def play(self, slots: EpisodePlaces) -> None:
         self._read()
         finished = {name for name, episode in self.episodes.items() if not episode.failed}
         jobs = self.plan.jobs(slots, finished)
@@ -158,7 +179,7 @@ class _Run:
         self.observer.started(self.folder.path, self._progress())
         self.player.play(jobs, self._finished)
 
-    def close(self, slots: EnvSlots, *, interrupted: bool) -> dict[str, Any]:
+    def close(self, slots: EpisodePlaces, *, interrupted: bool) -> dict[str, Any]:
         """Write the summary, once the environments are closed."""
         plan, player = self.plan, self.player
         tokens = self._state.get("sampled_tokens", 0) + player.tokens
@@ -242,7 +263,7 @@ def _slim(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, messages=(), tools=(), transcript=None, first_observation=None, info=info)
 
 
-def _close(slots: EnvSlots) -> None:
+def _close(slots: EpisodePlaces) -> None:
     try:
         slots.close()
     except ExceptionGroup as group:

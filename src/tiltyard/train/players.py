@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tiltyard.rollout.jobs import Job
+from tiltyard.rollout.jobs import EpisodeOrder, Job
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.ledger import Ledger
 from tiltyard.train.recorder import WatchedPolicy
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tiltyard.policies.base import AsyncPolicy
     from tiltyard.rollout.batched import BatchedRollout
     from tiltyard.rollout.concurrent import ConcurrentRollout
+    from tiltyard.rollout.rollout_workers import RolloutWorkers
     from tiltyard.types import Prompt, Reply
 
 
@@ -86,6 +87,28 @@ class ServedPlayer:
     def play(self, jobs: Sequence[Job], on_finished: Callable[[Trajectory], None]) -> None:
         """Play all jobs."""
         self._rollout.run(jobs, on_finished, keep=False)
+
+
+class WorkersPlayer:
+    """Plays whole episodes on workers, which ask the server themselves; their environments are there."""
+
+    def __init__(self, workers: RolloutWorkers) -> None:
+        self._workers = workers
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were sampled so far, those of finished episodes."""
+        return self._workers.sampled
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the tokens of all episodes say, where the server gives them."""
+        return self._workers.ledger
+
+    def play(self, jobs: Sequence[Job], on_finished: Callable[[Trajectory], None]) -> None:
+        """Play all jobs."""
+        orders = (EpisodeOrder(job.task, job.episode_id, job.sampling_seed) for job in jobs)
+        self._workers.run(orders, on_finished)
 
 
 class _Counted:

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import pkgutil
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from typing import Any, get_args
 
 from tiltyard._boundary import guarded, reason
 from tiltyard.errors import ConfigurationError, EnvError, RolloutError
+
+_standing_in = threading.RLock()
+"""Held while stand-ins are among the modules, which all threads share."""
 
 
 def refuse_overwritten(path: Sequence[str] | None = None) -> None:
@@ -169,20 +173,21 @@ def _whole(package: str) -> Iterator[None]:
     For each package on the way that fails to import, an empty one stands in: what does import is found, and the
     causes of what does not are told.
     """
-    stand_ins = []
-    for name in (package, f"{package}.server"):
-        if name in sys.modules or not isinstance(_imported(name), str):
-            continue
-        if folders := _folders(name):
-            stand_in = types.ModuleType(name)
-            stand_in.__path__ = folders
-            sys.modules[name] = stand_in
-            stand_ins.append(name)
-    try:
-        yield
-    finally:
-        for name in stand_ins:
-            sys.modules.pop(name, None)
+    with _standing_in:
+        stand_ins = []
+        for name in (package, f"{package}.server"):
+            if name in sys.modules or not isinstance(_imported(name), str):
+                continue
+            if folders := _folders(name):
+                stand_in = types.ModuleType(name)
+                stand_in.__path__ = folders
+                sys.modules[name] = stand_in
+                stand_ins.append(name)
+        try:
+            yield
+        finally:
+            for name in stand_ins:
+                sys.modules.pop(name, None)
 
 
 def _folders(name: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""Many environments over worker processes of this machine, or over a Ray cluster."""
