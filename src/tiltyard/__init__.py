@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tiltyard.envs.agent.env import AgentEnv
     from tiltyard.envs.base import Env, TextEnv, TurnEnv
     from tiltyard.envs.check import check_env
     from tiltyard.envs.findings import CheckReport
@@ -78,6 +79,7 @@ __version__ = "0.1.0"
 # Where each public name lives. It is imported when it is first used: `import tiltyard` loads nothing heavy.
 _HOME = {
     "ActionRefusedError": "tiltyard.errors",
+    "AgentEnv": "tiltyard.envs.agent.env",
     "APIMultiTurnRollout": "tiltyard.rollout.api_multi_turn",
     "AsyncPolicy": "tiltyard.policies.base",
     "Batch": "tiltyard.train.batch",
@@ -179,6 +181,7 @@ __all__ = [
     "GRPO",
     "APIMultiTurnRollout",
     "ActionRefusedError",
+    "AgentEnv",
     "AsyncPolicy",
     "Batch",
     "BatchedRollout",

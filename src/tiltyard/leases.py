@@ -28,7 +28,11 @@ class LeaseReport:
 
 
 class Lease:
-    """One thing held elsewhere; leaving it as a context manager gives it back."""
+    """One thing held elsewhere; leaving it as a context manager gives it back.
+
+    Attributes:
+        ended: Set when it is given back: nobody keeps it alive any more.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Lease:
         self._lock = threading.Lock()
         self._given_back = False
         self._release_failed = False
+        self.ended = threading.Event()
 
     @property
     def given_back(self) -> bool:
@@ -67,6 +72,7 @@ class Lease:
             if self._given_back:
                 return
             self._given_back = True
+        self.ended.set()
         try:
             guarded(f"releasing {self.name}", EnvError, self._release)
         except TiltyardError as error:
@@ -110,9 +116,9 @@ class Leases:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._leases: list[Lease] = []
+        self._acquired = 0
         self._failures: list[str] = []
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
         atexit.register(self.close)
 
     def acquire(
@@ -136,6 +142,7 @@ class Leases:
         lease = Lease(self, name, release, deadline_s=deadline_s, heartbeat=heartbeat, held=held)
         with self._lock:
             self._leases.append(lease)
+            self._acquired += 1
         if heartbeat is not None and deadline_s is not None:
             beating = threading.Thread(target=self._keep, args=(lease, deadline_s / 3), daemon=True)
             beating.start()
@@ -146,23 +153,28 @@ class Leases:
         with self._lock:
             self._failures.append(failure)
 
+    @property
+    def open(self) -> list[Lease]:
+        """The leases that were not given back, newest first."""
+        with self._lock:
+            return [lease for lease in reversed(self._leases) if not lease.given_back]
+
     def close(self) -> LeaseReport:
         """Release whatever is left and report; more than one call does no harm."""
-        self._stopped.set()
         atexit.unregister(self.close)
-        with self._lock:
-            leases = list(self._leases)
-        for lease in reversed(leases):
+        for lease in self.open:
             lease.release()
         return self.report()
 
     def report(self) -> LeaseReport:
         """What became of the leases so far; asks for each one that can be asked for."""
         with self._lock:
-            leases = list(self._leases)
-        leaked = sum(lease.still_held() for lease in leases)
+            leases, acquired = list(self._leases), self._acquired
+        settled = {id(lease) for lease in leases if not lease.still_held()}
         with self._lock:
-            return LeaseReport(len(leases), leaked, tuple(self._failures))
+            # A long run has many: those that are known to be gone are only counted from now on.
+            self._leases = [lease for lease in self._leases if id(lease) not in settled]
+            return LeaseReport(acquired, len(leases) - len(settled), tuple(self._failures))
 
     def __enter__(self) -> Self:
         return self
@@ -174,7 +186,7 @@ class Leases:
 
     def _keep(self, lease: Lease, every_s: float) -> None:
         """Beat until the lease is given back or lost, or the run ends."""
-        while not self._stopped.wait(every_s) and not lease.given_back:
+        while not lease.ended.wait(every_s):
             try:
                 lease.beat()
             except TiltyardError as error:

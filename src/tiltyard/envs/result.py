@@ -16,6 +16,9 @@ TEXT_STEP = "(observation, reward, terminated, truncated, info)"
 WORDS = ("success", "valid")
 """What evaluation reads in `info`: each a bool, and `valid` also a list of them."""
 
+FAILURE = "failure"
+"""The key in a step's `info` that holds the `RolloutError` with which the episode failed, where `step` does not raise."""
+
 
 def scored(value: Any, where: str) -> float | None:
     """A reward as a float; None stays "not scored".

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from tiltyard._boundary import guarded
 from tiltyard.envs.base import Env
 from tiltyard.envs.observation import process_observation
-from tiltyard.envs.result import scored, step_result
-from tiltyard.errors import EnvError, EpisodeOverError
+from tiltyard.envs.result import FAILURE, scored, step_result
+from tiltyard.errors import EnvError, EpisodeOverError, RolloutError
 from tiltyard.types import StepResult, ToolSchema
 
 ANY_OBJECT: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
@@ -66,7 +66,7 @@ class EpisodeRecord:
 
         Raises:
             EpisodeOverError: The episode is over; nothing is run and nothing is earned.
-            RolloutError: The environment failed.
+            RolloutError: The environment failed, or says so in `info["failure"]`.
             ToolError: The model's mistake.
         """
         self._follow()
@@ -76,6 +76,9 @@ class EpisodeRecord:
             )
         result = step_result(guarded(self._step_name, EnvError, self.env.step, tool_name, arguments), self._step_name)
         self._add(result)
+        failure = result.info.get(FAILURE)
+        if isinstance(failure, RolloutError):
+            raise failure
         return result
 
     def _add(self, result: StepResult) -> None:
