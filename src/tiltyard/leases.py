@@ -3,6 +3,7 @@
 import atexit
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -32,6 +33,7 @@ class Lease:
 
     Attributes:
         ended: Set when it is given back: nobody keeps it alive any more.
+        release_failed: Whether the last try to give it back raised.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Lease:
         self._beat_at = registry.clock()
         self._lock = threading.Lock()
         self._given_back = False
-        self._release_failed = False
+        self.release_failed = False
         self.ended = threading.Event()
 
     @property
@@ -73,10 +75,19 @@ class Lease:
                 return
             self._given_back = True
         self.ended.set()
+        self._give_back()
+
+    def release_again(self) -> None:
+        """Try once more what failed; nothing where nothing failed."""
+        if self.release_failed:
+            self._give_back()
+
+    def _give_back(self) -> None:
         try:
             guarded(f"releasing {self.name}", EnvError, self._release)
+            self.release_failed = False
         except TiltyardError as error:
-            self._release_failed = True
+            self.release_failed = True
             self._registry.note(reason(error))
 
     def beat(self) -> None:
@@ -94,7 +105,7 @@ class Lease:
         if not self._given_back:
             return True
         if self._held is None:
-            return self._release_failed
+            return self.release_failed
         try:
             return bool(guarded(f"asking for {self.name}", EnvError, self._held))
         except TiltyardError as error:
@@ -119,6 +130,7 @@ class Leases:
         self._acquired = 0
         self._failures: list[str] = []
         self._lock = threading.Lock()
+        _registries.add(self)
         atexit.register(self.close)
 
     def acquire(
@@ -166,6 +178,14 @@ class Leases:
             lease.release()
         return self.report()
 
+    def lost(self) -> int:
+        """How many could not be given back and are still held; each is tried once more first."""
+        with self._lock:
+            failed = [lease for lease in self._leases if lease.release_failed]
+        for lease in failed:
+            lease.release_again()
+        return sum(lease.release_failed and lease.still_held() for lease in failed)
+
     def report(self) -> LeaseReport:
         """What became of the leases so far; asks for each one that can be asked for."""
         with self._lock:
@@ -192,3 +212,11 @@ class Leases:
             except TiltyardError as error:
                 self.note(reason(error))
                 return
+
+
+_registries: "weakref.WeakSet[Leases]" = weakref.WeakSet()
+
+
+def lost_leases() -> int:
+    """How many leases of this process could not be given back, and are still held elsewhere."""
+    return sum(registry.lost() for registry in list(_registries))

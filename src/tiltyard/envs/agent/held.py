@@ -1,6 +1,7 @@
 """The sandboxes that this process holds: each a lease, kept alive, and killed at the latest when the process ends."""
 
 import atexit
+import logging
 import os
 import socket
 import threading
@@ -21,6 +22,7 @@ AT_EXIT_S = 10.0
 MISSED_BEATS = 3
 """A server that did not answer so many heartbeats in a row has let the sandbox go by now."""
 
+_log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _leases: Leases | None = None
 
@@ -58,16 +60,20 @@ class HeldSandbox:
         return self._pid == os.getpid()
 
     def release(self) -> None:
-        """Kill it, once more when that failed before; a failure is noted in the report, and not raised."""
+        """Kill it, and once more what failed before. A kill that fails is logged, in the report, and not raised."""
         if not self.mine:
             return  # a forked child does not end what its parent works with
-        if self._lease.given_back and not self.gone:
-            try:
-                self.kill()
-            except SandboxCallError as error:
-                _registry().note(reason(error))
-        self._lease.release()
+        if self._lease.given_back:
+            self._lease.release_again()
+        else:
+            self._lease.release()
+        if not self.gone:
+            _log.warning("sandbox %s at %s could not be killed; it is there until its time is up", *self._name)
         self.sandbox = None  # the record of the lease stays; the handle has connections of its own
+
+    @property
+    def _name(self) -> tuple[str, str]:
+        return self.sandbox_id, self.provider.url
 
     def kill(self) -> None:
         """Kill it, trying twice.

@@ -66,23 +66,6 @@ class SandboxSession:
         if held is not None:
             held.release()
 
-    def close(self) -> None:
-        """Kill the sandbox, if any.
-
-        Raises:
-            EnvError: The server did not kill it; the next call tries again.
-        """
-        held = self.held
-        if held is None:
-            return
-        held.release()
-        if held.mine and not held.gone:
-            raise EnvError(
-                f"sandbox {held.sandbox_id} at {held.provider.url} could not be killed; its server ends it "
-                f"{self._options.timeout_s} s after its last sign of life, and AgentEnv.reap() finds it by its run"
-            )
-        self.held = None
-
     def living(self) -> HeldSandbox:
         """The sandbox.
 
