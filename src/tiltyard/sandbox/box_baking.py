@@ -1,0 +1,127 @@
+"""Templates with set-up commands: run once, kept as one file that the host never looks into, spread in each sandbox."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiltyard.errors import ConfigurationError
+from tiltyard.sandbox.box import Box
+from tiltyard.sandbox.box_model import Exited
+
+_SHOWN_CHARS = 2000
+_CHUNK = 256 * 1024
+
+_PACK = """
+import os, sys, tarfile
+top = os.stat("/").st_dev
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
+    def add(folder):
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            found = entry.stat(follow_symlinks=False)
+            if found.st_dev != top or entry.path in ("/tmp", "/run", "/.tiltyard", "/dev", "/proc"):
+                continue
+            tar.add(entry.path, entry.path.lstrip("/"), recursive=False)
+            if entry.is_dir(follow_symlinks=False):
+                add(entry.path)
+    add("/")
+"""
+
+_SPREAD = """
+import os, sys, tarfile
+with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
+    for member in tar:
+        path = "/" + member.name
+        if os.path.lexists(path):
+            if member.isdir():
+                continue
+            try:
+                os.unlink(path)
+            except OSError:
+                continue
+        tar.extract(member, "/", set_attrs=True, numeric_owner=True)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Baked:
+    """What a template's set-up left on its disk."""
+
+    archive: Path
+
+
+async def bake(box: Box, archive: Path) -> Baked:
+    """Run the set-up commands of a sandbox's template in it, and keep what they left.
+
+    Raises:
+        ConfigurationError: A command failed; the message has its end.
+        BoxError: The sandbox died of it.
+    """
+    for command in box.template.setup:
+        output, exited = await _run(box, "/bin/bash", ["-c", command])
+        if exited.exit_code != 0:
+            raise ConfigurationError(
+                f"set-up of template {box.template.name!r} failed: {command!r} ended with exit code "
+                f"{exited.exit_code}{' (' + exited.error + ')' if exited.error else ''}; its output ended with:\n{output}"
+            )
+    most = 2 * (box.limits.disk_mib << 20)
+    process = await box.spawn(box.python, ["-I", "-S", "-c", _PACK])
+    size, said = 0, b""
+    with archive.open("wb") as file:
+        archive.chmod(0o600)
+        async with process.subscribe() as output:
+            async for item in output:
+                if isinstance(item, Exited):
+                    if item.exit_code != 0:
+                        raise ConfigurationError(
+                            f"what the set-up of template {box.template.name!r} left cannot be kept: {said.decode()}"
+                        )
+                elif item.stream == "stderr":
+                    said = (said + item.data)[-_SHOWN_CHARS:]
+                else:
+                    size += len(item.data)
+                    if size > most:
+                        raise ConfigurationError(
+                            f"set-up of template {box.template.name!r} left more than {most} bytes"
+                        )
+                    file.write(item.data)
+    return Baked(archive)
+
+
+async def spread(box: Box, baked: Baked) -> None:
+    """Put what a set-up left into a new sandbox.
+
+    Raises:
+        ConfigurationError: It does not fit.
+        BoxError: The sandbox is dead.
+    """
+    process = await box.spawn(box.python, ["-I", "-S", "-c", _SPREAD], stdin=True)
+    said = b""
+    async with process.subscribe() as output:
+        async for piece in _pieces(baked.archive):
+            await process.send_stdin(piece)
+        await process.close_stdin()
+        async for item in output:
+            if not isinstance(item, Exited):
+                said = (said + item.data)[-_SHOWN_CHARS:]
+            elif item.exit_code != 0:
+                raise ConfigurationError(
+                    f"what the set-up of template {box.template.name!r} left does not fit: {said.decode(errors='replace')}"
+                )
+
+
+async def _pieces(archive: Path) -> AsyncIterator[bytes]:
+    with archive.open("rb") as file:
+        while piece := file.read(_CHUNK):
+            yield piece
+
+
+async def _run(box: Box, cmd: str, args: list[str]) -> tuple[str, Exited]:
+    process = await box.spawn(cmd, args)
+    said, exited = b"", Exited(-1)
+    async with process.subscribe() as output:
+        async for item in output:
+            if isinstance(item, Exited):
+                exited = item
+            else:
+                said = (said + item.data)[-_SHOWN_CHARS:]
+    return said.decode("utf-8", "replace"), exited

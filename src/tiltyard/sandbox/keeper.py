@@ -1,0 +1,281 @@
+"""A program beside the host process that starts every sandbox, and leaves nothing of them when the host is gone.
+
+It is small, so that starting a process from it costs nothing that grows with the host. The host asks over a socket, a
+JSON object a message; when that socket closes, everything that was started is killed and cleared away.
+"""
+
+import array
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+MAX_MESSAGE = 256 * 1024
+_AGENT, _SECCOMP, _INFO = 3, 4, 5
+_KEPT_STDERR, _READ_STDERR = 2000, 64_000
+
+
+class Kept:
+    """One sandbox: its processes, its control groups, and the file that says so to whoever comes after a crash."""
+
+    def __init__(self, order: dict[str, Any], record: Path) -> None:
+        self.id: str = order["id"]
+        self.order = order
+        self.record = record
+        self.outer = 0
+        self.inner = -1
+        self.inner_pid = 0
+        self.stderr = b""
+        self.stderr_read = 0
+
+    def note(self) -> None:
+        """Write down what there is to clear away."""
+        groups = [folder for folder, _ in self.order["groups"]]
+        pids = [[pid, started_at(pid)] for pid in (self.outer, self.inner_pid) if pid]
+        self.record.write_text(json.dumps({"groups": groups, "pids": pids, "thaw": self.order["thaw"]}))
+
+    def kill(self) -> None:
+        """Kill it, frozen or not; its end is told when it has come."""
+        thaw(self.order["thaw"])
+        if self.inner >= 0:
+            try:
+                signal.pidfd_send_signal(self.inner, signal.SIGKILL)
+            except ProcessLookupError:
+                self._kill_outer()
+        else:
+            self._kill_outer()
+
+    def _kill_outer(self) -> None:
+        try:
+            os.kill(self.outer, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+def started_at(pid: int) -> str:
+    """When a process started, in the kernel's ticks: with its number, its identity. Empty when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def thaw(files: list[list[str]]) -> None:
+    """Let frozen control groups go on: what is frozen does not die."""
+    for file, value in files:
+        try:
+            Path(file).write_text(value)
+        except OSError:
+            continue
+
+
+def clear_groups(folders: list[str], patience_s: float = 2.0) -> list[str]:
+    """Kill what is left in control groups and remove them; returns those that could not be."""
+    left = list(folders)
+    until = time.monotonic() + patience_s
+    while left:
+        for folder in list(left):
+            try:
+                os.rmdir(folder)
+            except FileNotFoundError:
+                left.remove(folder)
+            except OSError:
+                _kill_in(folder)
+            else:
+                left.remove(folder)
+        if left:
+            if time.monotonic() > until:
+                return left
+            time.sleep(0.002)
+    return left
+
+
+def _kill_in(folder: str) -> None:
+    try:
+        pids = Path(folder, "cgroup.procs").read_text().split()
+        for pid in pids:
+            os.kill(int(pid), signal.SIGKILL)
+    except OSError:
+        return
+
+
+class Keeper:
+    """Takes the host's orders."""
+
+    def __init__(self, host: socket.socket, folder: Path) -> None:
+        self._host = host
+        self._folder = folder
+        self._selector = selectors.DefaultSelector()
+        self._kept: dict[int, Kept] = {}
+        self._by_id: dict[str, Kept] = {}
+        self._over = False
+        woken, wake = socket.socketpair()
+        woken.setblocking(False)
+        wake.setblocking(False)
+        self._wake = wake
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the host decides what it means
+        self._selector.register(woken, selectors.EVENT_READ, lambda: self._reap(woken))
+        self._selector.register(host, selectors.EVENT_READ, self._order)
+
+    def watch(self, host_pid: int) -> None:
+        """Take the end of that process for the end of the host: a fork of it may hold the socket open."""
+        if os.getppid() != host_pid:
+            self._host_gone()
+            return
+        fd = os.pidfd_open(host_pid)
+        self._selector.register(fd, selectors.EVENT_READ, lambda: (self._selector.unregister(fd), self._host_gone()))
+
+    def _host_gone(self) -> None:
+        if not self._over:
+            self._over = True
+            self._selector.unregister(self._host)
+            for kept in list(self._kept.values()):
+                kept.kill()
+
+    def run(self) -> None:
+        """Serve until the host is gone and everything is cleared away."""
+        while not (self._over and not self._kept):
+            for key, _ in self._selector.select():
+                key.data()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _order(self) -> None:
+        space = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
+        data, ancillary, _, _ = self._host.recvmsg(MAX_MESSAGE, space)
+        if not data:
+            self._host_gone()
+            return
+        order = json.loads(data)
+        if order["op"] == "start":
+            fds = array.array("i")
+            fds.frombytes(ancillary[0][2])
+            self._start(order, fds[0])
+        elif order["op"] == "kill" and order["id"] in self._by_id:
+            self._by_id[order["id"]].kill()
+
+    def _start(self, order: dict[str, Any], agent: int) -> None:
+        kept = Kept(order, self._folder / "boxes" / f"{order['id']}.json")
+        told, tell = os.pipe()
+        errors, error = os.pipe()
+        try:
+            kept.note()
+            for folder, files in order["groups"]:
+                os.mkdir(folder)
+                for name, value in files:
+                    Path(folder, name).write_text(value)
+            kept.outer = os.fork()
+        except OSError as failure:
+            for fd in (agent, told, tell, errors, error):
+                os.close(fd)
+            self._clear(kept, f"{failure}")
+            return
+        if kept.outer == 0:
+            _become(order, agent, tell, error)
+        for fd in (agent, tell, error):
+            os.close(fd)
+        kept.note()
+        self._kept[kept.outer] = self._by_id[kept.id] = kept
+        self._selector.register(told, selectors.EVENT_READ, lambda: self._informed(kept, told))
+        self._selector.register(errors, selectors.EVENT_READ, lambda: self._complained(kept, errors))
+
+    def _informed(self, kept: Kept, fd: int) -> None:
+        """Bubblewrap tells the number of the sandbox's first process."""
+        data = os.read(fd, 4096)
+        self._selector.unregister(fd)
+        os.close(fd)
+        try:
+            kept.inner_pid = json.loads(data)["child-pid"]
+            kept.inner = os.pidfd_open(kept.inner_pid)
+        except (ValueError, ProcessLookupError):
+            return
+        kept.note()
+        self._tell({"id": kept.id, "event": "started", "pid": kept.inner_pid})
+
+    def _complained(self, kept: Kept, fd: int) -> None:
+        data = os.read(fd, 4096)
+        kept.stderr = (kept.stderr + data)[-_KEPT_STDERR:]
+        kept.stderr_read += len(data)
+        if not data or kept.stderr_read > _READ_STDERR:
+            self._selector.unregister(fd)
+            os.close(fd)
+
+    def _reap(self, woken: socket.socket) -> None:
+        woken.recv(4096)
+        while self._kept:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            kept = self._kept.pop(pid)
+            del self._by_id[kept.id]
+            if kept.inner >= 0:
+                os.close(kept.inner)
+            self._clear(kept, kept.stderr.decode("utf-8", "replace"), os.waitstatus_to_exitcode(status))
+
+    def _clear(self, kept: Kept, stderr: str, code: int = -1) -> None:
+        told = {}
+        for file in kept.order["asked"]:
+            try:
+                told[Path(file).name] = Path(file).read_text()
+            except OSError:
+                continue
+        left = clear_groups([folder for folder, _ in kept.order["groups"]])
+        if not left:
+            kept.record.unlink(missing_ok=True)
+        self._tell({"id": kept.id, "event": "ended", "code": code, "stderr": stderr, "told": told, "left": left})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        if not self._over:
+            try:
+                self._host.send(json.dumps(message).encode())
+            except OSError:
+                return
+
+
+def _become(order: dict[str, Any], agent: int, tell: int, error: int) -> None:
+    """In the new process: join the control groups, give up what is root's, be bubblewrap."""
+    try:
+        for folder, _ in order["groups"]:
+            Path(folder, "cgroup.procs").write_text("0")
+        seccomp = os.open(order["seccomp"], os.O_RDONLY)
+        nothing = os.open("/dev/null", os.O_RDWR)
+        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (nothing, nothing, error, agent, seccomp, tell)]
+        for target, fd in enumerate(moved):
+            os.dup2(fd, target, inheritable=True)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        if order["uid"] is not None:
+            os.setgroups([])
+            os.setresgid(order["uid"], order["uid"], order["uid"])
+            os.setresuid(order["uid"], order["uid"], order["uid"])
+        os.execve(order["argv"][0], order["argv"], {})
+    except BaseException as failure:  # noqa: BLE001 - nothing may go on in this copy of the keeper
+        os.write(error, f"{type(failure).__name__}: {failure}".encode())
+    os._exit(127)
+
+
+def main() -> None:
+    """Serve the host at the other end of standard input; the argument is the folder that is ours to remove."""
+    host = socket.socket(fileno=os.dup(0))
+    nothing = os.open("/dev/null", os.O_RDWR)
+    os.dup2(nothing, 0)
+    keeper = Keeper(host, Path(sys.argv[1]))
+    keeper.watch(int(sys.argv[2]))
+    keeper.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Which sandboxes a list request asks for, a page at a time."""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import parse_qsl, unquote
+
+from starlette.datastructures import QueryParams
+
+from tiltyard.sandbox.live import LiveSandbox
+from tiltyard.sandbox.refusal import RefusedError
+
+MAX_PAGE = 100
+STATES = ("running", "paused")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a list request asks for.
+
+    Attributes:
+        metadata: Every one of these must be there, with this value.
+        states: The state must be one of these.
+        template: Only sandboxes of this template; None = of any.
+        started_after: Only those started at this time of day or later; None = all.
+        newest_first: The order, over all pages.
+        limit: How many a page has.
+        after: The last sandbox of the page before, as its time of day and id; None = from the start.
+    """
+
+    metadata: Mapping[str, str]
+    states: Sequence[str]
+    template: str | None
+    started_after: float | None
+    newest_first: bool
+    limit: int
+    after: tuple[float, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of sandboxes, and the token that asks for the next one; None after the last."""
+
+    sandboxes: Sequence[LiveSandbox]
+    next_token: str | None
+
+
+def wanted(query: QueryParams) -> Wanted:
+    """Read a list request.
+
+    Raises:
+        RefusedError: A value cannot be read.
+    """
+    states = [state for given in query.getlist("state") for state in given.split(",") if state]
+    for state in states:
+        if state not in STATES:
+            raise RefusedError("invalid_argument", f"state must be one of {STATES}, got {state!r}")
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise RefusedError("invalid_argument", f"order must be 'asc' or 'desc', got {order!r}")
+    return Wanted(
+        metadata=_metadata(query.get("metadata", "")),
+        states=states or STATES,
+        template=query.get("template") or None,
+        started_after=_time(query["startedAfter"]) if query.get("startedAfter") else None,
+        newest_first=order == "desc",
+        limit=_limit(query.get("limit") or str(MAX_PAGE)),
+        after=_token(query["nextToken"]) if query.get("nextToken") else None,
+    )
+
+
+def page(sandboxes: Sequence[LiveSandbox], want: Wanted) -> Page:
+    """The sandboxes that are wanted, from where the page before ended."""
+    found = sorted((s for s in sandboxes if _matches(s, want)), key=_place, reverse=want.newest_first)
+    if want.after is not None:
+        after = want.after
+        found = [s for s in found if (_place(s) < after if want.newest_first else _place(s) > after)]
+    shown = found[: want.limit]
+    return Page(shown, _written_token(_place(shown[-1])) if len(found) > len(shown) else None)
+
+
+def _matches(sandbox: LiveSandbox, want: Wanted) -> bool:
+    asked = sandbox.asked
+    return (
+        sandbox.state in want.states
+        and (want.template is None or asked.template == want.template)
+        and (want.started_after is None or sandbox.started_at >= want.started_after)
+        and all(asked.metadata.get(key) == value for key, value in want.metadata.items())
+    )
+
+
+def _place(sandbox: LiveSandbox) -> tuple[float, str]:
+    return sandbox.started_at, sandbox.id
+
+
+def _metadata(text: str) -> dict[str, str]:
+    """Clients quote keys and values, join them as a query, and quote the query again: the last is undone already."""
+    return {unquote(key): unquote(value) for key, value in parse_qsl(text, keep_blank_values=True)}
+
+
+def _limit(text: str) -> int:
+    try:
+        limit = int(text)
+    except ValueError:
+        limit = 0
+    if not 1 <= limit <= MAX_PAGE:
+        raise RefusedError("invalid_argument", f"limit must be from 1 to {MAX_PAGE}, got {text!r}")
+    return limit
+
+
+def _time(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        raise RefusedError(
+            "invalid_argument", f"startedAfter must be a time such as 2026-01-31T12:00:00Z: {error}"
+        ) from error
+
+
+def _written_token(place: tuple[float, str]) -> str:
+    return base64.urlsafe_b64encode(f"{place[0]!r} {place[1]}".encode()).decode()
+
+
+def _token(text: str) -> tuple[float, str]:
+    try:
+        started, _, sandbox_id = base64.urlsafe_b64decode(text).decode().partition(" ")
+        return float(started), sandbox_id
+    except (binascii.Error, ValueError) as error:
+        raise RefusedError("invalid_argument", f"nextToken {text!r} is none of this server's") from error
