@@ -28,6 +28,8 @@ from tiltyard.sandbox.transfer import Transfer
 
 Answer = Callable[[Request], Awaitable[Response]]
 
+INTERNAL: Code = "internal"
+
 RPC_PATHS = ("/process.", "/filesystem.")
 
 CODES: dict[type, Code] = {
@@ -110,7 +112,8 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _box_failed(request: Request, error: Exception) -> Response:
-    code: Code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), "internal")
+    found = [CODES[kind] for kind in type(error).__mro__ if kind in CODES]
+    code = found[0] if found else INTERNAL
     message = f"the sandbox was not found: {error}" if code == "unavailable" else str(error)
     return await _refused(request, RefusedError(code, message))
 

@@ -212,9 +212,7 @@ def _timeout_s(request: Request) -> float | None:
     if given is None:
         return None
     if not given.isdigit() or int(given) < 1:
-        raise RefusedError(
-            "invalid_argument", f"Connect-Timeout-Ms must be a number of milliseconds >= 1, got {given!r}"
-        )
+        raise RefusedError("invalid_argument", f"Connect-Timeout-Ms must be milliseconds >= 1, got {given!r}")
     return int(given) / 1000
 
 

@@ -3,13 +3,14 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from tiltyard.errors import BoxGoneError, ConfigurationError
 from tiltyard.sandbox.box import Box
+from tiltyard.sandbox.box_maker import BoxMaker
 from tiltyard.sandbox.box_model import Template
-from tiltyard.sandbox.maker import BoxMaker
 from tiltyard.sandbox.refusal import RefusedError, no_such_sandbox
 from tiltyard.sandbox.watching import Watchers
 
@@ -17,6 +18,9 @@ MAX_TIMEOUT_S = 30 * 24 * 3600
 """A sandbox that nobody asks for ends in a month at the latest."""
 
 DEFAULT_TIMEOUT_S = 300
+
+OFFLINE = ":offline"
+"""Follows the name of the template that is another one without its network."""
 
 OnTimeout = Literal["kill", "pause"]
 
@@ -44,6 +48,12 @@ class Asked:
     network: bool = True
 
 
+def with_offline(templates: Iterable[Template]) -> list[Template]:
+    """These templates, and for those with a network the same without."""
+    offline = [replace(each, name=each.name + OFFLINE, network=False) for each in templates if each.network]
+    return [*templates, *offline]
+
+
 class LiveSandbox:
     """One sandbox: a box, and what the server knows of it."""
 
@@ -68,7 +78,7 @@ class Sandboxes:
     """All of them. Everything runs on one event loop."""
 
     def __init__(self, maker: BoxMaker, templates: Mapping[str, Template], max_sandboxes: int) -> None:
-        self.templates = templates
+        self._templates = templates
         self._maker = maker
         self._max = max_sandboxes
         self._live: dict[str, LiveSandbox] = {}
@@ -103,20 +113,22 @@ class Sandboxes:
         """Take a box.
 
         Raises:
-            RefusedError: There is no such template, or no room.
-            BoxError: The box cannot be made.
+            RefusedError: There is no such template, or no room, or the box cannot be made.
         """
-        template = self.templates.get(asked.template)
+        template = self._templates.get(asked.template)
         if template is None:
-            known = ", ".join(repr(name) for name in sorted(self.templates))
+            known = ", ".join(repr(name) for name in sorted(self._templates))
             raise RefusedError("not_found", f"there is no template {asked.template!r} on this server; it has {known}")
-        if template.network and not asked.network:
-            template = replace(template, network=False)
         if len(self._live) + self._making >= self._max:
             raise RefusedError("resource_exhausted", f"the server has {self._max} sandboxes, and takes no more")
         self._making += 1
         try:
-            box = await self._maker.take(template, asked.envs)
+            offline = template.network and not asked.network
+            box = await self._maker.take(template.name + OFFLINE if offline else template.name, asked.envs)
+        except (BoxGoneError, ConfigurationError) as error:
+            raise RefusedError(
+                "internal", f"a sandbox of template {asked.template!r} cannot be made: {error}"
+            ) from error
         finally:
             self._making -= 1
         if self._closed:

@@ -4,10 +4,12 @@ import asyncio
 import logging
 import os
 import socket
+import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -15,10 +17,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.sandbox.app import sandbox_app
+from tiltyard.sandbox.box_maker import BoxMaker
 from tiltyard.sandbox.box_model import Template
-from tiltyard.sandbox.isolation import Isolation
-from tiltyard.sandbox.live import Sandboxes
-from tiltyard.sandbox.maker import BoxMaker
+from tiltyard.sandbox.isolation import Isolation, reachable
+from tiltyard.sandbox.live import Sandboxes, with_offline
 
 BACKLOG = 1024
 
@@ -38,6 +40,14 @@ class _Connection(H11Protocol):
         self.access_log = False
 
 
+def _folder(isolation: Isolation) -> Path:
+    """Where servers of this user keep what sandboxes are made with; a later one clears away what a crash left."""
+    above = Path(tempfile.gettempdir())
+    if isolation.as_root and not reachable(above):
+        above = Path("/tmp")  # noqa: S108  # the folder in it is checked to be this user's own
+    return above / f"tiltyard-sandboxes-{os.getuid()}"
+
+
 class Serving:
     """Made on any thread; `run` is the life of the server.
 
@@ -50,7 +60,7 @@ class Serving:
     ) -> None:
         self.ready: Future[None] = Future()
         self._templates = templates
-        self._maker = BoxMaker(isolation, None, templates, warm)
+        self._maker = BoxMaker(isolation, _folder(isolation), with_offline(templates.values()), warm)
         self._sandboxes = Sandboxes(self._maker, templates, max_sandboxes)
         self._key = key
         self._socket: socket.socket | None = None
@@ -70,7 +80,8 @@ class Serving:
             ConfigurationError: The address cannot be bound.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # Without the protocol's number asyncio leaves Nagle's algorithm on, and every small answer waits 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
@@ -89,12 +100,13 @@ class Serving:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         if self._stopping.is_set():
             self._stop.set()
-        try:
-            await self._maker.start()
-        except BaseException as error:
+        starting = asyncio.ensure_future(self._maker.start())
+        await asyncio.wait((starting,))
+        error = starting.exception()
+        if error is not None:
             self.let_go()
-            self.ready.set_exception(error)
             await self._maker.close()
+            self.ready.set_exception(error)
             return
         config = uvicorn.Config(
             sandbox_app(self._sandboxes, self._key),
