@@ -93,7 +93,7 @@ def box_command(isolation: Isolation, bwrap: Path, folder: Path, template: Templ
     command += ["--info-fd", "5", *(["--seccomp", "4"] if isolation.seccomp else [])]
     if template.network:
         command += ["--share-net"]
-    command += ["--size", str(disk), "--tmpfs", "/"]
+    command += ["--size", str(disk), "--tmpfs", "/", "--dir", "/var"]
     command += _system(template, folder) if template.root is None else _root(template.root, isolation.python)
     if template.root is None:
         command += python_mounts(isolation.python)
@@ -122,7 +122,10 @@ def _settings(isolation: Isolation, limits: BoxLimits) -> str:
 
 
 def _system(template: Template, folder: Path) -> list[str]:
-    command = system_mounts()
+    command = [
+        *system_mounts(),
+        *(part for path in ("/etc", "/etc/ssl", "/etc/pki", "/etc/pki/tls") for part in ("--dir", path)),
+    ]
     for name in _HOST_ETC:
         command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for name in _ETC:

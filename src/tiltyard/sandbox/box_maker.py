@@ -77,7 +77,7 @@ class BoxMaker:
                 f"every folder above {self._folder} the permission o+x, or name another"
             )
         await asyncio.to_thread(sweep, self._folder)
-        self._keeping = Keeping(self._folder)
+        self._keeping = Keeping(self._folder, self.isolation.python)
         self._keeping.start()
         await asyncio.to_thread(lay_out, self._keeping.folder, self.isolation)
         if self.isolation.as_root:
@@ -191,18 +191,22 @@ class BoxMaker:
         with theirs:
             kept = await keeping.box(order, theirs)
         link = await BoxLink.over(ours, lambda _why: None)
-        started = asyncio.ensure_future(kept.started)
+        kept.ended.add_done_callback(lambda _: link.close("the sandbox ended"))
         try:
             async with asyncio.timeout(_START_S):
                 await link.hello
-                pid = await started
-        except (BoxError, TimeoutError, asyncio.CancelledError) as error:
+                pid = await asyncio.shield(kept.started)
+        except (BoxError, TimeoutError) as error:
+            link.close("the sandbox did not start")
             await keeping.kill(box_id)
             told = await asyncio.shield(kept.ended)
-            link.close("the sandbox did not start")
-            if isinstance(error, asyncio.CancelledError) and not started.cancelled():
-                raise
-            raise BoxGoneError(f"the sandbox did not start: {told['stderr'].strip() or error}") from error
+            raise BoxGoneError(
+                f"the sandbox did not start: {told['stderr'].strip() or error} (code {told['code']})"
+            ) from error
+        except asyncio.CancelledError:
+            link.close("the sandbox is not wanted any more")
+            await keeping.kill(box_id)
+            raise
         box = self._boxes[box_id] = Box(
             box_id, template, limits, BoxParts(link, keeping, kept, pid, groups, str(self.isolation.python))
         )

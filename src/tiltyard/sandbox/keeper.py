@@ -5,6 +5,7 @@ JSON object a message; when that socket closes, everything that was started is k
 """
 
 import array
+import contextlib
 import fcntl
 import json
 import os
@@ -18,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 MAX_MESSAGE = 256 * 1024
-_AGENT, _SECCOMP, _INFO = 3, 4, 5
+_INFO = 5
+"""The last descriptor that bubblewrap gets: 3 is the host, 4 the filter."""
+_MOST_FDS = 1 << 20
 _KEPT_STDERR, _READ_STDERR = 2000, 64_000
 
 
@@ -32,8 +35,10 @@ class Kept:
         self.outer = 0
         self.inner = -1
         self.inner_pid = 0
+        self.info = b""
         self.stderr = b""
         self.stderr_read = 0
+        self.stderr_fd = -1
 
     def note(self) -> None:
         """Write down what there is to clear away."""
@@ -146,7 +151,8 @@ class Keeper:
         """Serve until the host is gone and everything is cleared away."""
         while not (self._over and not self._kept):
             for key, _ in self._selector.select():
-                key.data()
+                if self._selector.get_map().get(key.fd) is key:  # and not gone by what was done for another
+                    key.data()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _order(self) -> None:
@@ -159,6 +165,7 @@ class Keeper:
         if order["op"] == "start":
             fds = array.array("i")
             fds.frombytes(ancillary[0][2])
+            os.set_inheritable(fds[0], False)
             self._start(order, fds[0])
         elif order["op"] == "kill" and order["id"] in self._by_id:
             self._by_id[order["id"]].kill()
@@ -186,42 +193,61 @@ class Keeper:
         kept.note()
         self._kept[kept.outer] = self._by_id[kept.id] = kept
         self._selector.register(told, selectors.EVENT_READ, lambda: self._informed(kept, told))
-        self._selector.register(errors, selectors.EVENT_READ, lambda: self._complained(kept, errors))
+        os.set_blocking(errors, False)
+        kept.stderr_fd = errors
+        self._selector.register(errors, selectors.EVENT_READ, lambda: self._complained(kept))
 
     def _informed(self, kept: Kept, fd: int) -> None:
         """Bubblewrap tells the number of the sandbox's first process."""
         data = os.read(fd, 4096)
+        if data:
+            kept.info += data
+            return
         self._selector.unregister(fd)
         os.close(fd)
         try:
-            kept.inner_pid = json.loads(data)["child-pid"]
+            kept.inner_pid = json.loads(kept.info)["child-pid"]
             kept.inner = os.pidfd_open(kept.inner_pid)
         except (ValueError, ProcessLookupError):
             return
         kept.note()
         self._tell({"id": kept.id, "event": "started", "pid": kept.inner_pid})
 
-    def _complained(self, kept: Kept, fd: int) -> None:
-        data = os.read(fd, 4096)
+    def _complained(self, kept: Kept) -> None:
+        try:
+            data = os.read(kept.stderr_fd, 4096)
+        except BlockingIOError:
+            return
         kept.stderr = (kept.stderr + data)[-_KEPT_STDERR:]
         kept.stderr_read += len(data)
         if not data or kept.stderr_read > _READ_STDERR:
-            self._selector.unregister(fd)
-            os.close(fd)
+            self._hear_no_more(kept)
+
+    def _hear_no_more(self, kept: Kept) -> None:
+        if kept.stderr_fd >= 0:
+            self._selector.unregister(kept.stderr_fd)
+            os.close(kept.stderr_fd)
+            kept.stderr_fd = -1
 
     def _reap(self, woken: socket.socket) -> None:
         woken.recv(4096)
         while self._kept:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if found is None:
                 return
-            kept = self._kept.pop(pid)
+            kept = self._kept.pop(found.si_pid)
             del self._by_id[kept.id]
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(kept.outer, signal.SIGKILL)  # a first process that was not told yet to die with bubblewrap
+            _, status = os.waitpid(kept.outer, 0)
             if kept.inner >= 0:
                 os.close(kept.inner)
+            if kept.stderr_fd >= 0:
+                self._complained(kept)
+            self._hear_no_more(kept)
             self._clear(kept, kept.stderr.decode("utf-8", "replace"), os.waitstatus_to_exitcode(status))
 
     def _clear(self, kept: Kept, stderr: str, code: int = -1) -> None:
@@ -254,6 +280,7 @@ def _become(order: dict[str, Any], agent: int, tell: int, error: int) -> None:
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (nothing, nothing, error, agent, seccomp, tell)]
         for target, fd in enumerate(moved):
             os.dup2(fd, target, inheritable=True)
+        os.closerange(_INFO + 1, _MOST_FDS)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
@@ -261,7 +288,7 @@ def _become(order: dict[str, Any], agent: int, tell: int, error: int) -> None:
             os.setgroups([])
             os.setresgid(order["uid"], order["uid"], order["uid"])
             os.setresuid(order["uid"], order["uid"], order["uid"])
-        os.execve(order["argv"][0], order["argv"], {})
+        os.execve(order["argv"][0], order["argv"], {})  # noqa: S606 - arguments are passed on as they are
     except BaseException as failure:  # noqa: BLE001 - nothing may go on in this copy of the keeper
         os.write(error, f"{type(failure).__name__}: {failure}".encode())
     os._exit(127)
@@ -269,6 +296,7 @@ def _become(order: dict[str, Any], agent: int, tell: int, error: int) -> None:
 
 def main() -> None:
     """Serve the host at the other end of standard input; the argument is the folder that is ours to remove."""
+    os.set_inheritable(int(sys.argv[3]), False)  # the lock on the folder: ours until we end, and nobody else's
     host = socket.socket(fileno=os.dup(0))
     nothing = os.open("/dev/null", os.O_RDWR)
     os.dup2(nothing, 0)

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,10 +38,11 @@ class Kept:
 class Keeping:
     """The keeper process and the folder that it removes when it ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: Path) -> None:
         self.token = secrets.token_hex(6)
         self.folder = folder / f"owner-{self.token}"
         self._parent = folder
+        self._python = python
         self._kept: dict[str, Kept] = {}
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,7 +59,7 @@ class Keeping:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._process = subprocess.Popen(  # noqa: S603 - our own program in our own interpreter
-            [sys.executable, "-I", "-S", keeper.__file__, str(self.folder), str(os.getpid())],
+            [self._python, "-I", "-S", keeper.__file__, str(self.folder), str(os.getpid()), str(lock)],
             stdin=theirs,
             stdout=subprocess.DEVNULL,
             pass_fds=[lock],
@@ -145,7 +145,8 @@ class Keeping:
 
     def _end(self, kept: Kept, message: dict[str, Any]) -> None:
         if not kept.started.done():
-            kept.started.cancel()
+            kept.started.set_exception(BoxGoneError("the sandbox ended"))
+            kept.started.exception()
         if not kept.ended.done():
             kept.ended.set_result(message)
 

@@ -265,7 +265,7 @@ def _become(call: dict, fds: list[int], terminal: bool, tell: int, limits: dict,
         os.chdir(name)
         name = call["cmd"]
         os.umask(0o022)
-        os.execvpe(name, [name, *call["args"]], call["envs"])
+        os.execvpe(name, [name, *call["args"]], call["envs"])  # noqa: S606 - arguments are passed on as they are
     except OSError as error:
         os.write(tell, f"{error.errno} {name}".encode("utf-8", "surrogateescape"))
     except BaseException:  # noqa: BLE001 - nothing may go on in this copy of the first process

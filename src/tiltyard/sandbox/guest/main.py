@@ -216,5 +216,6 @@ class Agent:
 
 def main() -> None:
     """Be the first process; the settings are the last argument."""
+    os.closerange(_HOST + 1, 1 << 16)
     fcntl.fcntl(_HOST, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     Agent(json.loads(sys.argv[-1])).run()

@@ -63,7 +63,7 @@ class Stopped:
 
 
 def kill_largest(limit: int) -> bool:
-    """When all processes and the disk together hold more than `limit` bytes, kill the largest; true goes on watching."""
+    """Kill the largest process when all of them and the disk hold more than `limit` bytes; true goes on watching."""
     sizes = {}
     for pid in processes():
         try:
