@@ -211,10 +211,12 @@ class _Handler(BaseHTTPRequestHandler):
         for name, pieces in (("stdout", said.stdout), ("stderr", said.stderr)):
             for piece in (pieces,) if isinstance(pieces, str) else pieces:
                 self._frame({"event": {"data": {name: base64.b64encode(piece.encode()).decode()}}})
-        limit_s = float(self.headers.get("connect-timeout-ms") or WAIT_S * 1000) / 1000
+        limit_s = said.for_s or float(self.headers.get("connect-timeout-ms") or WAIT_S * 1000) / 1000
         if said.hangs and not sandbox.gone.wait(min(limit_s, WAIT_S)):
             self._frame({"error": {"code": "deadline_exceeded", "message": "time is over"}}, END_OF_STREAM)
-        elif said.hangs or said.drops:
+        elif said.hangs or said.drops or said.lost:
+            if said.lost:
+                self.owner.drop(self.headers["E2b-Sandbox-Id"])
             _reset(self.connection)
             self.close_connection = True
             return

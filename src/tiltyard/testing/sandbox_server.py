@@ -18,7 +18,9 @@ class Said:
         exit_code: How it ends.
         hangs: It does not end: the stream stays open until the sandbox is gone, its client leaves, or the server says
             that its time is over.
+        for_s: How long it hangs before the server says so; None = as long as its client gave it.
         drops: The connection is cut after the output.
+        lost: The sandbox is gone then, as its node is.
         error: The stream ends with this Connect error, a code and a message.
     """
 
@@ -26,7 +28,9 @@ class Said:
     stderr: Sequence[str] | str = ()
     exit_code: int = 0
     hangs: bool = False
+    for_s: float | None = None
     drops: bool = False
+    lost: bool = False
     error: tuple[str, str] | None = None
 
 

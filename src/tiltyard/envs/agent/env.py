@@ -278,11 +278,11 @@ class AgentEnv(Env):
         problem = guarded(f"the schema of tool {tool_name!r}", ToolCrashError, tool.check, arguments)
         if problem is not None:
             return _refused("bad_arguments", problem)
-        given: Any = None
+        held, given = self._session.held, None
         try:
             given = guarded(tool_name, ToolCrashError, tool.handler, self, arguments)
         except ToolCrashError as error:
-            self._session.judge(error, mistake=True)
+            self._session.judge(held, error, mistake=True)
         if isinstance(given, StepResult):
             return step_result(given, tool_name)
         return StepResult(process_observation(given), None)

@@ -94,7 +94,7 @@ class SandboxSession:
         try:
             return run(held.provider, held.sandbox, clean(command), clean(cwd) if cwd else None, limit_s)
         except SandboxCallError as error:
-            self.judge(error, mistake=held.provider.is_argument_error(error.__cause__))
+            self.judge(held, error, mistake=held.provider.is_argument_error(error.__cause__))
 
     def write_file(self, path: str, content: str) -> int:
         """Write a file; returns its size in bytes.
@@ -107,7 +107,7 @@ class SandboxSession:
         try:
             return write_text(held.sandbox, path, content)
         except SandboxCallError as error:
-            self.judge(error, mistake=True)
+            self.judge(held, error, mistake=True)
 
     def read_file(self, path: str) -> str:
         """Read a file; of a long one head and tail.
@@ -120,9 +120,9 @@ class SandboxSession:
         try:
             return read_text(held.sandbox, path)
         except SandboxCallError as error:
-            self.judge(error, mistake=True)
+            self.judge(held, error, mistake=True)
 
-    def judge(self, error: RolloutError, *, mistake: bool) -> NoReturn:
+    def judge(self, held: HeldSandbox | None, error: RolloutError, *, mistake: bool) -> NoReturn:
         """Say whose fault a failed call is: the control plane knows whether the sandbox lives.
 
         Raises:
@@ -130,7 +130,8 @@ class SandboxSession:
             ToolError: It lives, and `mistake` says that the call could not be done.
             EnvError: It lives, and the call failed all the same.
         """
-        held = self.living()
+        if held is None or held is not self.held:
+            raise LostSessionError(f"the sandbox was closed while it was in use; {error}") from error
         state, said = held.provider.state(held.sandbox_id)
         if state is State.GONE:
             held.gone = True
