@@ -112,8 +112,8 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _box_failed(request: Request, error: Exception) -> Response:
-    found = [CODES[kind] for kind in type(error).__mro__ if kind in CODES]
-    code = found[0] if found else INTERNAL
+    found: list[Code] = [CODES[kind] for kind in type(error).__mro__ if kind in CODES]
+    code: Code = found[0] if found else INTERNAL
     message = f"the sandbox was not found: {error}" if code == "unavailable" else str(error)
     return await _refused(request, RefusedError(code, message))
 

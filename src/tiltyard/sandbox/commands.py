@@ -18,7 +18,7 @@ from tiltyard.sandbox.box_process import Process
 from tiltyard.sandbox.fields import checked_text, flag, integer, nested, optional_text, text, texts, variables
 from tiltyard.sandbox.framing import FrameStream, first_message, frame, messages, raw_frame, unary_request
 from tiltyard.sandbox.live import Sandboxes
-from tiltyard.sandbox.refusal import RefusedError, StreamCutError
+from tiltyard.sandbox.refusal import RefusedError, sandbox_ended
 
 KEEPALIVE_S = 50.0
 MIN_KEEPALIVE_S = 1.0
@@ -167,7 +167,7 @@ async def _followed(process: Process, keepalive_s: float, timeout_s: float | Non
                 continue
             if isinstance(event, Exited):
                 if event.exit_code < 0 and event.signal is None:
-                    raise StreamCutError(event.error or "the sandbox ended")
+                    raise sandbox_ended(event.error or "it ended")
                 yield frame({"event": {"end": _ended(event)}})
                 return
             written = base64.b64encode(event.data)

@@ -19,7 +19,6 @@ ENVD_VERSION = "0.6.4"
 """The version of E2B's guest service whose calls are answered: clients leave out what an older one could not do."""
 
 UNSUPPORTED = {
-    "mcp": "MCP servers inside sandboxes",
     "iam": "workload tokens",
     "volumeMounts": "volumes",
     "network": "network rules (a template has a network or none)",

@@ -14,7 +14,7 @@ from tiltyard.sandbox.entries import entry_json
 from tiltyard.sandbox.fields import flag, integer, text
 from tiltyard.sandbox.framing import FrameStream, first_message, frame, unary_request
 from tiltyard.sandbox.live import LiveSandbox, Sandboxes
-from tiltyard.sandbox.refusal import RefusedError, StreamCutError
+from tiltyard.sandbox.refusal import RefusedError, sandbox_ended
 
 KEEPALIVE_S = 50.0
 MAX_DEPTH = 64
@@ -112,6 +112,6 @@ async def _changes(sandbox: LiveSandbox, watch: Watch, *, with_entry: bool) -> A
                 continue
             yield frame({"filesystem": await sandbox.watchers.written(event, with_entry=with_entry)})
     except BoxGoneError as error:
-        raise StreamCutError(str(error)) from error
+        raise sandbox_ended(str(error)) from error
     finally:
         await watch.close()

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tiltyard.sandbox.fields import parsed_object
-from tiltyard.sandbox.refusal import RefusedError, StreamCutError
+from tiltyard.sandbox.refusal import RefusedError
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """A request that is held in memory as a whole is at most this long; files are not, and have no limit here."""
@@ -118,7 +118,7 @@ class FrameStream(Response):
         self._frames = frames
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send what there is to send; no end is sent when the stream is cut, so that the connection closes."""
+        """Send what there is to send."""
         del scope
         headers = [(b"content-type", STREAM_TYPE.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -142,8 +142,6 @@ class FrameStream(Response):
                 end: dict[str, Any] = {}
             except RefusedError as refusal:
                 end = {"error": refusal.as_connect()}
-            except StreamCutError:
-                return
         await send({"type": "http.response.body", "body": frame(end, END), "more_body": False})
 
 

@@ -73,5 +73,8 @@ def no_such_sandbox(sandbox_id: str) -> RefusedError:
     return RefusedError("not_found", f"the sandbox {sandbox_id!r} was not found: it was killed, or its time is over")
 
 
-class StreamCutError(TiltyardError):
-    """The sandbox died under a stream: the connection is cut, as it would be if a machine had died."""
+def sandbox_ended(why: str) -> RefusedError:
+    """The end of a stream whose sandbox died: the words are those that clients of every version look for."""
+    return RefusedError(
+        "unavailable", f"the sandbox was not found: the sandbox was killed or reached its end of life ({why})"
+    )

@@ -31,12 +31,17 @@ GRACE_S = 2
 """How long requests under way are waited for when the server ends."""
 
 
+_log = logging.getLogger("tiltyard.sandbox.connections")
+_log.addFilter(lambda record: "without completing response" not in record.getMessage())
+"""A download whose sandbox dies is cut on purpose: nothing else tells a client that it is not whole."""
+
+
 class _Connection(H11Protocol):
-    """A connection whose log is this server's own: streams that are cut on purpose are no errors."""
+    """A connection with a log of this server's own: other servers of the process keep theirs as they set it up."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.logger = logging.getLogger("tiltyard.sandbox.connections")
+        self.logger = _log
         self.access_log = False
 
 
