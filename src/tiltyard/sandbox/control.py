@@ -56,17 +56,11 @@ class Control:
         key = request.headers.get("idempotency-key")
         if key is None:
             return JSONResponse(_handed(await self._sandboxes.create(asked)), 201)
+        self._forget_ended()
         making = self._made.get(key)
         if making is None:
-            making = asyncio.ensure_future(self._sandboxes.create(asked))
-            self._made[key] = making
-            self._forget_ended()
-        try:
-            sandbox = await asyncio.shield(making)
-        except BaseException:
-            if making.done():
-                self._made.pop(key, None)
-            raise
+            making = self._made[key] = asyncio.ensure_future(self._sandboxes.create(asked))
+        sandbox = await asyncio.shield(making)
         if sandbox.asked != asked:
             raise RefusedError("already_exists", f"the idempotency key {key!r} was used for another request")
         return JSONResponse(_handed(sandbox), 201)

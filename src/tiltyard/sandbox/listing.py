@@ -1,7 +1,5 @@
 """Which sandboxes a list request asks for, a page at a time."""
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +25,7 @@ class Wanted:
         started_after: Only those started at this time of day or later; None = all.
         newest_first: The order, over all pages.
         limit: How many a page has.
-        after: The last sandbox of the page before, as its time of day and id; None = from the start.
+        after: The number of the last sandbox of the page before; None = from the start.
     """
 
     metadata: Mapping[str, str]
@@ -36,7 +34,7 @@ class Wanted:
     started_after: float | None
     newest_first: bool
     limit: int
-    after: tuple[float, str] | None
+    after: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +71,25 @@ def wanted(query: QueryParams) -> Wanted:
 
 def page(sandboxes: Sequence[LiveSandbox], want: Wanted) -> Page:
     """The sandboxes that are wanted, from where the page before ended."""
-    found = sorted((s for s in sandboxes if _matches(s, want)), key=_place, reverse=want.newest_first)
-    if want.after is not None:
-        after = want.after
-        found = [s for s in found if (_place(s) < after if want.newest_first else _place(s) > after)]
+    found = sorted(
+        (sandbox for sandbox in sandboxes if _matches(sandbox, want)),
+        key=lambda sandbox: sandbox.number,
+        reverse=want.newest_first,
+    )
     shown = found[: want.limit]
-    return Page(shown, _written_token(_place(shown[-1])) if len(found) > len(shown) else None)
+    return Page(shown, str(shown[-1].number) if len(found) > len(shown) else None)
 
 
 def _matches(sandbox: LiveSandbox, want: Wanted) -> bool:
     asked = sandbox.asked
+    passed = want.after is None or (sandbox.number < want.after if want.newest_first else sandbox.number > want.after)
     return (
-        sandbox.state in want.states
+        passed
+        and sandbox.state in want.states
         and (want.template is None or asked.template == want.template)
         and (want.started_after is None or sandbox.started_at >= want.started_after)
         and all(asked.metadata.get(key) == value for key, value in want.metadata.items())
     )
-
-
-def _place(sandbox: LiveSandbox) -> tuple[float, str]:
-    return sandbox.started_at, sandbox.id
 
 
 def _metadata(text: str) -> dict[str, str]:
@@ -119,13 +116,7 @@ def _time(text: str) -> float:
         ) from error
 
 
-def _written_token(place: tuple[float, str]) -> str:
-    return base64.urlsafe_b64encode(f"{place[0]!r} {place[1]}".encode()).decode()
-
-
-def _token(text: str) -> tuple[float, str]:
-    try:
-        started, _, sandbox_id = base64.urlsafe_b64decode(text).decode().partition(" ")
-        return float(started), sandbox_id
-    except (binascii.Error, ValueError) as error:
-        raise RefusedError("invalid_argument", f"nextToken {text!r} is none of this server's") from error
+def _token(text: str) -> int:
+    if not text.isdecimal():
+        raise RefusedError("invalid_argument", f"nextToken {text!r} is none of this server's")
+    return int(text)

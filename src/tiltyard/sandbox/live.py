@@ -55,14 +55,15 @@ def with_offline(templates: Iterable[Template]) -> list[Template]:
 
 
 class LiveSandbox:
-    """One sandbox: a box, and what the server knows of it."""
+    """One sandbox: a box, and what the server knows of it; `number` counts those that the server has made."""
 
-    def __init__(self, box: Box, asked: Asked) -> None:
+    def __init__(self, number: int, box: Box, asked: Asked) -> None:
+        self.number = number
         self.id = box.id
         self.box = box
         self.asked = asked
         self.token = secrets.token_hex(24)
-        self.started_at = time.time()
+        self.started_at = int(time.time() * 1000) / 1000  # as clients see it: what they send back is the same
         self.ends_at = self.started_at
         self.paused = False
         self.watchers = Watchers(box)
@@ -83,6 +84,7 @@ class Sandboxes:
         self._max = max_sandboxes
         self._live: dict[str, LiveSandbox] = {}
         self._making = 0
+        self._made = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -134,7 +136,8 @@ class Sandboxes:
         if self._closed:
             await box.kill()
             raise RefusedError("unavailable", "the server is closing")
-        sandbox = LiveSandbox(box, asked)
+        self._made += 1
+        sandbox = LiveSandbox(self._made, box, asked)
         self._live[sandbox.id] = sandbox
         self.set_timeout(sandbox, asked.timeout_s)
         self._spawn(self._bury(sandbox))
