@@ -127,6 +127,8 @@ class Agent:
             return action()
         except OSError as error:
             code, text = _CODES.get(error.errno or 0, "failed"), error.strerror or str(error)
+            if error.errno == errno.EAGAIN:
+                text = "the sandbox has as many processes as it may have"
             if error.filename:
                 text = f"{text}: {os.fsdecode(error.filename)}"
         except ValueError as error:

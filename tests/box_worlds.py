@@ -1,0 +1,169 @@
+"""For tests of sandboxes: as root and as an ordinary user, each with a folder of its own, and nothing left after it.
+
+Run as root, the ordinary user is a process that gives root up; run as an ordinary user there is only that one.
+"""
+
+import asyncio
+import os
+import pickle
+import shutil
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiltyard.sandbox.box import Box
+from tiltyard.sandbox.box_maker import BoxMaker
+from tiltyard.sandbox.box_model import BoxLimits, Exited, Template
+from tiltyard.sandbox.isolation import probe
+
+WORLDS = ["root", "user"] if os.geteuid() == 0 else ["user"]
+SMALL = BoxLimits(memory_mib=128, processes=40, disk_mib=16)
+BASE = Template("base", limits=SMALL)
+GONE_S = 10
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has ended."""
+
+    out: str
+    err: str
+    code: int
+    signal: int | None
+
+
+async def sh(box: Box, script: str, *, at_most: int | None = None, **how) -> Ran:
+    """Run a shell script to its end; `at_most` bytes of output are kept."""
+    process = await box.spawn("/bin/bash", ["-c", script], **how)
+    kept = {"stdout": b"", "stderr": b"", "pty": b""}
+    async with process.subscribe() as output:
+        async for item in output:
+            if isinstance(item, Exited):
+                out = kept["stdout"] + kept["pty"]
+                return Ran(
+                    out.decode("utf-8", "replace"),
+                    kept["stderr"].decode("utf-8", "replace"),
+                    item.exit_code,
+                    item.signal,
+                )
+            if at_most is None or len(kept[item.stream]) < at_most:
+                kept[item.stream] += item.data
+    raise AssertionError("the output ended without the command's end")
+
+
+async def python(box: Box, program: str) -> Ran:
+    """Run a Python program in the sandbox."""
+    process = await box.spawn(box.python, ["-I", "-"], stdin=True)
+    async with process.subscribe() as output:
+        await process.send_stdin(program.encode())
+        await process.close_stdin()
+        kept = {"stdout": b"", "stderr": b""}
+        async for item in output:
+            if isinstance(item, Exited):
+                return Ran(kept["stdout"].decode(), kept["stderr"].decode(), item.exit_code, item.signal)
+            kept[item.stream] += item.data
+    raise AssertionError("the output ended without the program's end")
+
+
+async def works(box: Box) -> bool:
+    """Whether a sandbox does what it should."""
+    return (await sh(box, "echo well")).out == "well\n" and await box.write_file("/tmp/w", b"w") is not None
+
+
+async def content(box: Box, path: str) -> bytes:
+    """A whole file."""
+    return b"".join([piece async for piece in await box.read_file(path)])
+
+
+def play(who: str, scenario: Callable[[BoxMaker], Awaitable[None]], *templates: Template, warm: int = 0) -> None:
+    """Run a scenario as root or as an ordinary user, and see that nothing is left of it."""
+    folder = Path(tempfile.mkdtemp(prefix="tiltyard-test-"))
+    user = None
+    try:
+        if who == "user" and os.geteuid() == 0:
+            user = 100_000 + os.getpid() % 100_000
+            os.chown(folder, user, user)
+            _as_user(user, lambda: _run(folder, scenario, templates, warm))
+        else:
+            _run(folder, scenario, templates, warm)
+        assert [path.name for path in folder.iterdir()] == []
+        assert user is None or wait_for(lambda: not processes_of(user)), processes_of(user)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(folder: Path, scenario: Callable[[BoxMaker], Awaitable[None]], templates, warm: int) -> None:
+    async def whole() -> str:
+        maker = BoxMaker(probe(), folder, templates or [BASE], warm=warm)
+        await maker.start()
+        token = next(path.name for path in folder.iterdir()).removeprefix("owner-")
+        try:
+            async with asyncio.timeout(60):
+                await scenario(maker)
+        finally:
+            await maker.close()
+        return token
+
+    token = asyncio.run(whole())
+    assert groups_of(token) == []  # a group that still had a process could not have been removed
+
+
+def groups_of(token: str) -> list[str]:
+    """The control groups of one maker: there are none for an ordinary user without groups of its own."""
+    mark = f"tiltyard-{token}"
+    return [folder for folder, _, _ in os.walk("/sys/fs/cgroup") if mark in folder]
+
+
+def processes_of(user: int) -> list[str]:
+    """Every process of a user, zombies left out."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                if folder.stat().st_uid == user and state not in "ZX":
+                    found.append((folder / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def wait_for(true: Callable[[], object]) -> bool:
+    """Wait until something is so, for as long as a busy machine may need."""
+    until = time.monotonic() + GONE_S
+    while not true():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _as_user(user: int, action: Callable[[], None]) -> None:
+    """Do something in a process that is nothing but that user."""
+    told, tell = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the copy starts none of them
+        child = os.fork()
+    if child == 0:
+        try:
+            os.close(told)
+            os.setsid()
+            os.setgroups([])
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
+            action()
+            failure = ""
+        except BaseException:  # noqa: BLE001 - told to the test, which raises it
+            failure = traceback.format_exc()
+        with os.fdopen(tell, "wb") as pipe:
+            pickle.dump(failure, pipe)
+        os._exit(0)
+    os.close(tell)
+    with os.fdopen(told, "rb") as pipe:
+        failure = pickle.load(pipe)
+    os.waitpid(child, 0)
+    if failure:
+        raise AssertionError(f"as an ordinary user:\n{failure}")
