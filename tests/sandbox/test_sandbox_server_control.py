@@ -1,6 +1,5 @@
 """Sandboxes are made, found, kept, paused and ended: the control plane."""
 
-import time
 from datetime import timedelta
 
 import pytest
@@ -12,14 +11,7 @@ from e2b import (
     SandboxQuery,
     SandboxState,
 )
-
-
-def until(true, within_s=10.0):
-    """Wait for something that happens by itself soon."""
-    end = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
+from sandbox_left import until
 
 
 def ids(pages):

@@ -21,6 +21,7 @@ from tiltyard.sandbox.live import Sandboxes
 from tiltyard.sandbox.refusal import RefusedError, sandbox_ended
 
 KEEPALIVE_S = 50.0
+KILL_WAIT_S, KILL_POLL_S = 1.0, 0.002
 MIN_KEEPALIVE_S = 1.0
 
 SIGNALS = {"SIGNAL_SIGTERM": 15, "SIGNAL_SIGKILL": 9}
@@ -83,13 +84,16 @@ class Commands:
         return JSONResponse({})
 
     async def send_signal(self, request: Request) -> Response:
-        """Send a command a signal."""
+        """Send a command and what it started a signal; after the one that kills it is gone when this is answered."""
         sandbox = await sandbox_of(request, self._sandboxes)
         body = await unary_request(request)
         name = text(body, "signal")
         if name not in SIGNALS:
             raise RefusedError("invalid_argument", f"signal must be one of {sorted(SIGNALS)}, got {name!r}")
-        await _selected(sandbox.box, body).signal(SIGNALS[name])
+        process = _selected(sandbox.box, body)
+        await process.signal(SIGNALS[name])
+        if SIGNALS[name] == SIGKILL:
+            await _gone(process)
         return JSONResponse({})
 
     async def update(self, request: Request) -> Response:
@@ -112,6 +116,13 @@ async def _kill(process: Process) -> None:
             await process.signal(SIGKILL)
         except BoxError:
             return  # it ended in the meantime, or its sandbox did
+
+
+async def _gone(process: Process) -> None:
+    """Wait for the end of a command that was killed, so that who asks for it next does not find it."""
+    until = asyncio.get_running_loop().time() + KILL_WAIT_S
+    while process.exited is None and asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(KILL_POLL_S)
 
 
 async def _started(box: Box, body: dict[str, Any], user: str | None) -> Process:
