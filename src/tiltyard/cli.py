@@ -1,4 +1,4 @@
-"""The command line: `tiltyard train | eval | rollout | check | serve | sandbox | demo`."""
+"""The command line: `tiltyard train | eval | rollout | check | serve | sandbox | reap | demo`."""
 
 import argparse
 import sys
@@ -103,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     sandbox.add_argument("--unsafe", action="store_true", help="run without isolation where this machine has none")
     sandbox.set_defaults(run=_sandbox)
 
+    reap = commands.add_parser("reap", help="kill the sandboxes that a crashed run left on a server")
+    reap.add_argument("run_id", nargs="?", help="the run's name (default: all whose process on this machine is dead)")
+    reap.add_argument("--api-url", metavar="URL", help="the server (default: $E2B_API_URL)")
+    reap.add_argument("--key", help="its API key (default: $E2B_API_KEY)")
+    reap.set_defaults(run=_reap)
+
     demo = commands.add_parser("demo", help="train a small model in a game, on this machine")
     demo.add_argument("--out", help="the run folder to make (default: runs/demo-TIME)")
     demo.add_argument("--seed", type=int, help="another seed")
@@ -147,6 +153,16 @@ def _train(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("give a manifest, or --resume RUN to go on with a run")
     manifest = load_manifest(arguments.manifest, arguments.set)
     return _start(manifest, arguments.out or _run_name(Path(arguments.manifest).stem))
+
+
+def _reap(arguments: argparse.Namespace) -> int:
+    from tiltyard.envs.agent.env import AgentEnv
+
+    killed = AgentEnv.reap(arguments.run_id, arguments.api_url, arguments.key)
+    for name in killed:
+        print(f"killed sandbox {name}")
+    print(f"{len(killed)} sandboxes were left")
+    return 0
 
 
 def _demo(arguments: argparse.Namespace) -> int:

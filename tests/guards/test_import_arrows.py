@@ -17,7 +17,7 @@ LAYERS = (
     ("tools",),
     ("tokens",),
     ("policies", "models"),
-    ("envs",),
+    ("envs", "sandbox"),
     ("rollout",),
     ("serving",),
     ("train",),

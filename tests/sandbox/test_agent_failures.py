@@ -11,6 +11,7 @@ import pytest
 from e2b.api.metadata import package_version
 
 from tiltyard import AgentEnv, APIMultiTurnRollout, ConfigurationError, LostSessionError, OpenAI, ToolCall
+from tiltyard.cli import main
 from tiltyard.envs.agent.held import sandbox_report
 from tiltyard.envs.result import FAILURE
 from tiltyard.errors import EnvError, RolloutError, ServerFullError
@@ -282,6 +283,22 @@ def test_the_sandboxes_of_a_run_are_found_and_killed_by_its_name():
         assert AgentEnv.reap(api_url=server.url) == []
         for env in envs:
             env.close()
+
+
+def test_the_command_line_reaps_too(capsys, monkeypatch):
+    """Its server may come from the environment."""
+    with SandboxServer() as server, AgentEnv("my-env", server.url, run_id="mine") as env:
+        env.reset()
+        monkeypatch.setenv("E2B_API_URL", server.url)
+        assert main(["reap", "other"]) == 0
+        assert main(["reap", "mine"]) == 0
+        assert capsys.readouterr().out == (
+            f"0 sandboxes were left\nkilled sandbox {env.sandbox_id}\n1 sandboxes were left\n"
+        )
+        assert server.sandboxes == {}
+        monkeypatch.delenv("E2B_API_URL")
+        assert main(["reap"]) == 2
+        assert "E2B_API_URL" in capsys.readouterr().err
 
 
 DIES = """
