@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tiltyard.errors import BoxArgumentError, BoxError, BoxGoneError, BoxPathMissingError
-from tiltyard.sandbox.box_files import BoxFiles, Reading, Watch, home_of, path_in_box, pieces
+from tiltyard.sandbox.box_files import BoxFiles, Homes, Reading, Watch, pieces
 from tiltyard.sandbox.box_link import BoxLink
 from tiltyard.sandbox.box_model import BoxLimits, BoxMetrics, Entry, ProcessInfo, Template
 from tiltyard.sandbox.box_process import Command, Process
@@ -39,6 +39,7 @@ class BoxParts:
     pid: int
     groups: GroupOrder
     python: str
+    homes: Homes
 
 
 class Box:
@@ -50,6 +51,7 @@ class Box:
         limits: What it may use.
         envs: Variables of every command, beside those of the template.
         python: An interpreter in it.
+        homes: Where the home folders of its users are.
         paused: True between `pause` and `resume`; calls then wait.
     """
 
@@ -60,6 +62,7 @@ class Box:
         self.envs: dict[str, str] = {}
         self.paused = False
         self.python = parts.python
+        self.homes = parts.homes
         self._parts = parts
         self._link = parts.link
         self._files = BoxFiles(parts.link)
@@ -122,7 +125,7 @@ class Box:
         Raises:
             BoxError: It cannot be started.
         """
-        home = home_of(user)
+        home = self.homes.of(user)
         name = user or "user"
         variables = {**BASE_ENVS, "HOME": home, "USER": name, "LOGNAME": name}
         if pty is not None:
@@ -136,7 +139,7 @@ class Box:
                     f"an argument of {len(text)} characters is too long for a command, at most {MAX_ARGUMENT} bytes; "
                     f"write it to a file first"
                 )
-        folder = path_in_box(cwd or "", user)
+        folder = self.homes.path(cwd or "", user)
         command = Command(cmd, tuple(args), variables, folder, tag, stdin, pty)
         process = Process(self._link, command, self._ended)
         try:
@@ -176,7 +179,7 @@ class Box:
         Raises:
             BoxError: It cannot be read.
         """
-        return await Reading(self._link, path_in_box(path, user)).ready()
+        return await Reading(self._link, self.homes.path(path, user)).ready()
 
     async def write_file(
         self,
@@ -191,7 +194,7 @@ class Box:
         Raises:
             BoxError: It cannot be written.
         """
-        return await self._files.write(path_in_box(path, user), pieces(chunks), metadata or {})
+        return await self._files.write(self.homes.path(path, user), pieces(chunks), metadata or {})
 
     async def stat(self, path: str, *, user: str | None = None) -> Entry:
         """What is at a path.
@@ -199,7 +202,7 @@ class Box:
         Raises:
             BoxError: Nothing, or it cannot be seen.
         """
-        return await self._files.one("stat", path=path_in_box(path, user))
+        return await self._files.one("stat", path=self.homes.path(path, user))
 
     async def list_dir(self, path: str, depth: int = 1, *, user: str | None = None) -> list[Entry]:
         """What is in a folder, down to a depth, each folder before what is in it.
@@ -209,7 +212,7 @@ class Box:
         """
         if depth < 1:
             raise BoxArgumentError(f"depth must be >= 1, got {depth!r}")
-        return await self._files.list(path_in_box(path, user), depth)
+        return await self._files.list(self.homes.path(path, user), depth)
 
     async def make_dir(self, path: str, *, user: str | None = None) -> Entry:
         """Make a folder, with those above it.
@@ -217,7 +220,7 @@ class Box:
         Raises:
             BoxError: It cannot be made, or something is there.
         """
-        return await self._files.one("make_dir", path=path_in_box(path, user))
+        return await self._files.one("make_dir", path=self.homes.path(path, user))
 
     async def move(self, source: str, target: str, *, user: str | None = None) -> Entry:
         """Move a file or folder.
@@ -225,7 +228,7 @@ class Box:
         Raises:
             BoxError: It cannot be moved.
         """
-        return await self._files.one("move", path=path_in_box(source, user), to=path_in_box(target, user))
+        return await self._files.one("move", path=self.homes.path(source, user), to=self.homes.path(target, user))
 
     async def remove(self, path: str, *, user: str | None = None) -> None:
         """Remove a file, or a folder with all that is in it; nothing happens where nothing is.
@@ -233,7 +236,7 @@ class Box:
         Raises:
             BoxError: It cannot be removed.
         """
-        await self._files.remove(path_in_box(path, user))
+        await self._files.remove(self.homes.path(path, user))
 
     async def watch(self, path: str, recursive: bool = False, *, user: str | None = None) -> Watch:
         """Watch a folder, and with `recursive` those below it, those to come too.
@@ -241,7 +244,7 @@ class Box:
         Raises:
             BoxError: It cannot be watched.
         """
-        return await Watch(self._link, path_in_box(path, user), recursive).ready()
+        return await Watch(self._link, self.homes.path(path, user), recursive).ready()
 
     async def pause(self) -> None:
         """Stop everything in it; calls wait until `resume`.

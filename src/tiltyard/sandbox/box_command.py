@@ -87,6 +87,8 @@ def box_command(isolation: Isolation, bwrap: Path, folder: Path, template: Templ
         template: What the sandbox is made of.
         limits: What it may use.
     """
+    if isolation.kind == "none":
+        return _first_process(isolation, limits, folder / "inside")
     memory, disk = limits.memory_mib << 20, limits.disk_mib << 20
     command = [str(bwrap), "--unshare-all", "--unshare-user", "--uid", str(USER_ID), "--gid", str(USER_ID)]
     command += ["--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", "--hostname", "sandbox"]
@@ -105,20 +107,23 @@ def box_command(isolation: Isolation, bwrap: Path, folder: Path, template: Templ
     for path in (HOME, "/root", "/run", "/var/lib", "/var/cache", "/var/log", "/opt", "/srv", "/mnt"):
         command += ["--dir", path]
     command += ["--setenv", "PATH", "/usr/bin:/bin", "--setenv", "LANG", "C.UTF-8", "--chdir", "/"]
-    program = "import sys; sys.path.insert(0, '/.tiltyard'); from guest.main import main; main()"
-    return [*command, "--", str(isolation.python), "-I", "-S", "-E", "-c", program, _settings(isolation, limits)]
+    return [*command, "--", *_first_process(isolation, limits, Path("/.tiltyard"))]
+
+
+def _first_process(isolation: Isolation, limits: BoxLimits, inside: Path) -> list[str]:
+    program = f"import sys; sys.path.insert(0, {str(inside)!r}); from guest.main import main; main()"
+    return [str(isolation.python), "-I", "-S", "-E", "-c", program, _settings(isolation, limits)]
 
 
 def _settings(isolation: Isolation, limits: BoxLimits) -> str:
-    rlimits = {
-        "RLIMIT_NPROC": limits.processes,
-        "RLIMIT_NOFILE": limits.open_files,
-        "RLIMIT_CORE": _NEVER_DUMP,
-    }
+    rlimits = {"RLIMIT_NOFILE": limits.open_files, "RLIMIT_CORE": _NEVER_DUMP}
+    if isolation.kind != "none":  # outside a namespace it would count all processes of the user
+        rlimits["RLIMIT_NPROC"] = limits.processes
     counted = "memory" in isolation.cgroups.controllers
     if not counted:
         rlimits["RLIMIT_DATA"] = limits.memory_mib << 20
-    return json.dumps({"limits": rlimits, "watch_memory": 0 if counted else limits.memory_mib << 20})
+    watched = 0 if counted or isolation.kind == "none" else limits.memory_mib << 20
+    return json.dumps({"limits": rlimits, "watch_memory": watched})
 
 
 def _system(template: Template, folder: Path) -> list[str]:

@@ -5,12 +5,13 @@ import json
 import posixpath
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Self, get_args
 
 from tiltyard.errors import BoxArgumentError, BoxError, BoxGoneError, BoxPathMissingError
 from tiltyard.sandbox.box_link import BoxLink, Channel
 from tiltyard.sandbox.box_model import Entry, WatchEvent
-from tiltyard.sandbox.guest.wire import DATA, ENTRIES, EVENT, HOME, WINDOW
+from tiltyard.sandbox.guest.wire import DATA, ENTRIES, EVENT, HOME, USER, WINDOW
 
 _KINDS = ("file", "directory", "symlink", "other")
 _EVENTS = get_args(WatchEvent.__dataclass_fields__["kind"].type)
@@ -18,31 +19,40 @@ _MOST_ENTRIES = 60_000
 _MOST_EVENTS = 10_000
 
 
-def path_in_box(path: str, user: str | None = None) -> str:
-    """A path as the sandbox takes it: absolute; what is not, is below the user's home folder.
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """Where the home folders of a sandbox's users are.
 
-    Raises:
-        BoxArgumentError: It has a NUL in it.
+    Attributes:
+        outside: The folder that stands in for both where a sandbox is not isolated; None where it has its own.
     """
-    if "\0" in path:
-        raise BoxArgumentError(f"a path cannot have a NUL in it, got {path!r}")
-    home = home_of(user)
-    if path == "~" or path.startswith("~/"):
-        path = home + path[1:]
-    return posixpath.normpath(posixpath.join(home, path)) if path else home
 
+    outside: str | None = None
 
-def home_of(user: str | None) -> str:
-    """The home folder of a user by name.
+    def of(self, user: str | None) -> str:
+        """The home folder of a user by name.
 
-    Raises:
-        BoxArgumentError: There is no such user.
-    """
-    if user in (None, "", "user"):
-        return HOME
-    if user == "root":
-        return "/root"
-    raise BoxArgumentError(f"a sandbox has the users 'user' and 'root', not {user!r}")
+        Raises:
+            BoxArgumentError: There is no such user.
+        """
+        if user not in (None, "", USER, "root"):
+            raise BoxArgumentError(f"a sandbox has the users {USER!r} and 'root', not {user!r}")
+        return self.outside or ("/root" if user == "root" else HOME)
+
+    def path(self, path: str, user: str | None = None) -> str:
+        """A path as the sandbox takes it: absolute; what is not, is below the user's home folder.
+
+        Raises:
+            BoxArgumentError: It has a NUL in it.
+        """
+        if "\0" in path:
+            raise BoxArgumentError(f"a path cannot have a NUL in it, got {path!r}")
+        home = self.of(user)
+        if path == "~" or path.startswith("~/"):
+            path = home + path[1:]
+        if self.outside and (path == HOME or path.startswith(f"{HOME}/")):
+            path = self.outside + path[len(HOME) :]
+        return posixpath.normpath(posixpath.join(home, path)) if path else home
 
 
 def entry_of(told: Any) -> Entry:

@@ -1,4 +1,4 @@
-"""The connection to the first process of a sandbox. Whatever it sends is checked: what is in there may have taken it over."""
+"""The connection to the first process of a sandbox, which may have been taken over: whatever it sends is checked."""
 
 import asyncio
 import json
@@ -60,6 +60,7 @@ class Channel:
         self._link = link
         self._credit = WINDOW
         self._granted = asyncio.Event()
+        self._closed = False
 
     def granted(self, count: int) -> None:
         """The sandbox takes so many bytes more."""
@@ -87,7 +88,7 @@ class Channel:
     def _finished(self) -> bool:
         if self._link.gone is not None:
             raise BoxGoneError(self._link.gone)
-        return self.answer.done() and self.answer.exception() is not None
+        return self._closed or (self.answer.done() and self.answer.exception() is not None)
 
     def end(self) -> None:
         """That was all the data."""
@@ -100,6 +101,8 @@ class Channel:
 
     def close(self, *, cancel: bool = False) -> None:
         """Take nothing more from the channel; `cancel` tells the sandbox so."""
+        self._closed = True
+        self._granted.set()
         self._link.close_channel(self.number)
         if cancel:
             self._link.send(CANCEL, self.number)

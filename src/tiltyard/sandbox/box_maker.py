@@ -13,6 +13,7 @@ from tiltyard.errors import BoxError, BoxGoneError, ConfigurationError
 from tiltyard.sandbox.box import Box, BoxParts
 from tiltyard.sandbox.box_baking import Baked, bake, spread
 from tiltyard.sandbox.box_command import box_command, lay_out
+from tiltyard.sandbox.box_files import Homes
 from tiltyard.sandbox.box_link import BoxLink
 from tiltyard.sandbox.box_model import BoxLimits, Template
 from tiltyard.sandbox.isolation import Isolation, bwrap_for_all, reachable
@@ -73,14 +74,14 @@ class BoxMaker:
         self._folder.chmod(0o711)
         if self.isolation.as_root and not reachable(self._folder):
             raise ConfigurationError(
-                f"the folder for sandboxes must be open to every user, since run as root each sandbox has its own: give "
-                f"every folder above {self._folder} the permission o+x, or name another"
+                f"the folder for sandboxes must be open to every user, since run as root each sandbox has its own: "
+                f"give every folder above {self._folder} the permission o+x, or name another"
             )
         await asyncio.to_thread(sweep, self._folder)
         self._keeping = Keeping(self._folder, self.isolation.python)
         self._keeping.start()
         await asyncio.to_thread(lay_out, self._keeping.folder, self.isolation)
-        if self.isolation.as_root:
+        if self.isolation.as_root and self.isolation.bwrap is not None:
             self._bwrap = bwrap_for_all(self._bwrap, self._keeping.folder)
         if self._warm:
             try:
@@ -179,7 +180,11 @@ class BoxMaker:
             raise BoxGoneError("the server for sandboxes is closed")
         box_id = secrets.token_hex(10)
         groups = self.isolation.cgroups.order(f"tiltyard-{keeping.token}-{box_id}", limits)
+        outside = str(keeping.folder / "homes" / box_id) if self.isolation.kind == "none" else None
+        if outside is not None:
+            Path(outside).mkdir(parents=True)
         order = {
+            "direct": outside,
             "id": box_id,
             "argv": box_command(self.isolation, self._bwrap, keeping.folder, template, limits),
             "uid": _FIRST_UID + secrets.randbelow(_UIDS) if self.isolation.as_root else None,
@@ -208,7 +213,10 @@ class BoxMaker:
             await keeping.kill(box_id)
             raise
         box = self._boxes[box_id] = Box(
-            box_id, template, limits, BoxParts(link, keeping, kept, pid, groups, str(self.isolation.python))
+            box_id,
+            template,
+            limits,
+            BoxParts(link, keeping, kept, pid, groups, str(self.isolation.python), Homes(outside)),
         )
         ending = asyncio.create_task(self._see_off(box))
         self._ending.add(ending)

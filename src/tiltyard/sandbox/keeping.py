@@ -20,6 +20,7 @@ from tiltyard.sandbox import keeper
 
 _STALE_S = 60
 _CLOSE_S = 10
+_POLL_S = 0.005
 
 
 @dataclass(slots=True)
@@ -93,12 +94,13 @@ class Keeping:
         if self._process is None:
             return
         process, self._process = self._process, None
-        try:
-            await asyncio.to_thread(process.wait, _CLOSE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            await asyncio.to_thread(process.wait)
-            clear_owner(self.folder)
+        until = time.monotonic() + _CLOSE_S
+        while process.poll() is None:  # without a thread: at the end of the host process there are none to be had
+            if time.monotonic() > until:
+                process.kill()
+                process.wait()
+                clear_owner(self.folder)
+            await asyncio.sleep(_POLL_S)
 
     async def _send(self, message: bytes, ancillary: list[Any] | None = None) -> None:
         while self._socket is not None:

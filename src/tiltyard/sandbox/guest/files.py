@@ -122,9 +122,21 @@ def move(old: str, new: str) -> dict:
         OSError: It cannot be moved.
     """
     os.lstat(old)
-    os.makedirs(os.path.dirname(new) or "/", exist_ok=True)
+    make_parents(new)
     os.rename(old, new)
     return entry(new)
+
+
+def make_parents(path: str) -> None:
+    """Make the folders above a path.
+
+    Raises:
+        OSError: They cannot be made.
+    """
+    try:
+        os.makedirs(os.path.dirname(path) or "/", exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(20, os.strerror(20), error.filename) from None
 
 
 class Reading:
@@ -180,7 +192,7 @@ class Writing:
         self._link = link
         self._channel = channel
         self._path = path
-        os.makedirs(os.path.dirname(path) or "/", exist_ok=True)
+        make_parents(path)
         new = not os.path.lexists(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o644)

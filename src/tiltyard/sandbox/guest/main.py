@@ -13,13 +13,13 @@ import sys
 
 from . import upkeep
 from .children import Child, Children
-from .files import Reading, Work, Writing, entry, move, remove, walk
+from .files import Reading, Work, Writing, entry, make_parents, move, remove, walk
 from .loop import IN, Link, Loop
 from .watches import Watch
 from .wire import CALL, CANCEL, DATA, DONE, END, FAILED, GRANT, HELLO, NUMBER
 
 _HOST = 3
-_PR_SET_DUMPABLE = 4
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 _SPARE_PROCESSES = 8
 
 _CODES = {
@@ -61,9 +61,13 @@ class Agent:
         self._stopped = upkeep.Stopped()
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody in the sandbox looks into this process
+        self._libc.prctl(
+            _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0
+        )  # what the kernel gives to the first process of a namespace
         self._children = Children(self._loop, self._link, settings["limits"], self._channels, self._allow_dump)
-        processes = settings["limits"]["RLIMIT_NPROC"] + _SPARE_PROCESSES
-        resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+        if "RLIMIT_NPROC" in settings["limits"]:
+            processes = settings["limits"]["RLIMIT_NPROC"] + _SPARE_PROCESSES
+            resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
         if settings["watch_memory"]:
             self._loop.every(0.25, lambda: upkeep.kill_largest(settings["watch_memory"]))
         woken, wake = os.pipe()
@@ -189,7 +193,8 @@ class Agent:
         self._answer(channel, entry(call["path"]))
 
     def _do_make_dir(self, channel: int, call: dict) -> None:
-        os.makedirs(call["path"])
+        make_parents(call["path"])
+        os.mkdir(call["path"])
         self._answer(channel, entry(call["path"]))
 
     def _do_move(self, channel: int, call: dict) -> None:

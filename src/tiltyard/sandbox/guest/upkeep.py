@@ -10,16 +10,20 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def processes() -> dict[int, list[str]]:
-    """Every process but this one: the fields of its `stat` after the name, from the state on."""
+    """Every process that came of this one: the fields of its `stat` after the name, from the state on."""
     found = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
+        if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat") as file:
                     found[int(name)] = file.read().rpartition(")")[2].split()
             except OSError:
                 continue
-    return found
+    ours, before = {os.getpid()}, 0
+    while len(ours) > before:
+        before = len(ours)
+        ours |= {pid for pid, fields in found.items() if int(fields[1]) in ours}
+    return {pid: found[pid] for pid in ours - {os.getpid()}}
 
 
 def usage() -> dict:
