@@ -86,6 +86,16 @@ def test_a_command_is_bounded_in_the_sandbox_too(env, server):
     assert server.commands[-1] == "exec timeout -k 2 5 bash -c 'echo '\"'\"'it'\"'\"''\"'\"'s'\"'\"' $HOME' </dev/null"
 
 
+def test_a_long_command_is_not_ended_by_a_smaller_limit_of_somebody_elses(server):
+    """The SDK's default is 60 s; what counts is the environment's own, in the sandbox and a little later here."""
+    with AgentEnv("my-env", server.url, command_timeout=120, sandbox_timeout=60) as env:
+        env.reset()
+        env.step("run_command", {"command": "hello"})
+        assert server.commands[-1].startswith("exec timeout -k 2 120 bash")
+        assert server.limits_s == [130.0]
+        assert server.sandboxes[env.sandbox_id].timeout_s == 60
+
+
 def test_a_command_too_long_for_an_argument_goes_through_a_file(env, server):
     """Linux takes no argument of 128 KiB."""
     env.reset()

@@ -115,8 +115,7 @@ def test_a_sandbox_outlives_its_time_while_it_is_wanted(make):
     kept, left = make(sandbox_timeout=2), make(sandbox_timeout=2, refresh_timeout=False)
     kept.reset()
     left.reset()
-    threading.Event().wait(3.5)
-    assert run(kept, "echo here").observation == "here\n"
+    assert run(kept, "sleep 3.5; echo here").observation == "here\n"
     assert isinstance(run(left, "echo here").info[FAILURE], LostSessionError)
 
 

@@ -17,7 +17,7 @@ WORDS = ("success", "valid")
 """What evaluation reads in `info`: each a bool, and `valid` also a list of them."""
 
 FAILURE = "failure"
-"""The key in a step's `info` that holds the `RolloutError` with which the episode failed, where `step` does not raise."""
+"""The key in a step's `info` that has the `RolloutError` of a failed episode, where `step` does not raise it."""
 
 
 def scored(value: Any, where: str) -> float | None:

@@ -195,6 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         if sandbox is None:
             self._answer(owner.dead_status, {"code": owner.dead_status, "message": "sandbox was not found"})
             return
+        owner.limits_s.append(float(self.headers.get("connect-timeout-ms") or WAIT_S * 1000) / 1000)
         said = owner.said(message["process"]["args"][-1])
         self.send_response(200)
         self.send_header("content-type", "application/connect+json")
@@ -211,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, pieces in (("stdout", said.stdout), ("stderr", said.stderr)):
             for piece in (pieces,) if isinstance(pieces, str) else pieces:
                 self._frame({"event": {"data": {name: base64.b64encode(piece.encode()).decode()}}})
-        limit_s = said.for_s or float(self.headers.get("connect-timeout-ms") or WAIT_S * 1000) / 1000
+        limit_s = said.for_s or self.owner.limits_s[-1]
         if said.hangs and not sandbox.gone.wait(min(limit_s, WAIT_S)):
             self._frame({"error": {"code": "deadline_exceeded", "message": "time is over"}}, END_OF_STREAM)
         elif said.hangs or said.drops or said.lost:

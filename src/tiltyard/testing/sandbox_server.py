@@ -83,6 +83,7 @@ class SandboxServer:
         killed: The ids of all that were killed by a request, in order.
         beats: How many heartbeats came.
         commands: The command lines that were started, in order.
+        limits_s: How long their client gave each of them.
         lists: How many list requests came.
         refuses: What it does not have: "/v2/sandboxes" or "/sandboxes", as other generations do not.
         templates: The templates that it knows.
@@ -110,6 +111,7 @@ class SandboxServer:
         self.created: list[str] = []
         self.killed: list[str] = []
         self.commands: list[str] = []
+        self.limits_s: list[float] = []
         self.beats = 0
         self.lists = 0
         self.refuses = refuses
@@ -156,6 +158,11 @@ class SandboxServer:
         with self._lock:
             waiting = self._faults.get(kind)
             return waiting.pop(0) if waiting else None
+
+    def forgive(self) -> None:
+        """Forget the faults that are left."""
+        with self._lock:
+            self._faults.clear()
 
     def said(self, line: str) -> Said:
         """What a command does."""

@@ -1,5 +1,6 @@
 """`AgentEnv`: tools that work in a sandbox, a new one for each episode."""
 
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ class AgentEnv(Env):
         self._tools: dict[str, _SandboxTool] = {}
         for schema, handler in BUILT_IN if include_default_tools else ():
             self.register_tool(schema, handler)
+        # What is left at exit is killed at once then, not one after the other.
+        weakref.finalize(self, _let_go_later, self._session).atexit = False
 
     @property
     def sandbox(self) -> Any:
@@ -160,9 +163,7 @@ class AgentEnv(Env):
         check_process()
         self._over = "after a reset() that failed"
         closes = self._closes
-        held = self._session.open(self._run_id, lambda: self._closes == closes)
-        finalizer = weakref.finalize(self, held.release)
-        finalizer.atexit = False  # all that is left is killed at once then
+        self._session.open(self._run_id, lambda: self._closes == closes)
         try:
             observation, cut = clip_observation(self._session.set_up())
         except BaseException:
@@ -286,6 +287,12 @@ class AgentEnv(Env):
         if isinstance(given, StepResult):
             return step_result(given, tool_name)
         return StepResult(process_observation(given), None)
+
+
+def _let_go_later(session: SandboxSession) -> None:
+    """Kill the sandbox of an environment that nobody holds any more: on a thread, since this may be a collection."""
+    if session.held is not None:
+        threading.Thread(target=session.let_go, name="tiltyard-kill", daemon=True).start()
 
 
 def _refused(kind: str, text: str) -> StepResult:

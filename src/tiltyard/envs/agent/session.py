@@ -28,7 +28,7 @@ class SandboxSession:
         self._options = options
         self._provider: tuple[Provider, str] | None = None
 
-    def open(self, run_id: str | None, wanted: Callable[[], bool]) -> HeldSandbox:
+    def open(self, run_id: str | None, wanted: Callable[[], bool]) -> None:
         """Make a sandbox, in place of the one that there may be; see `open_sandbox`.
 
         Raises:
@@ -40,7 +40,6 @@ class SandboxSession:
             self._provider = provider_of(self._place)
         metadata = metadata_of(run_id, self._options.metadata)
         self.held = open_sandbox(*self._provider, self._options, metadata, wanted)
-        return self.held
 
     def set_up(self) -> str:
         """Run the setup commands; their output.
