@@ -58,7 +58,7 @@ async def sh(box: Box, script: str, *, at_most: int | None = None, **how) -> Ran
 
 async def python(box: Box, program: str) -> Ran:
     """Run a Python program in the sandbox."""
-    process = await box.spawn(box.python, ["-I", "-"], stdin=True)
+    process = await box.spawn(box.python[0], [*box.python[1:], "-I", "-"], stdin=True)
     async with process.subscribe() as output:
         await process.send_stdin(program.encode())
         await process.close_stdin()

@@ -193,7 +193,7 @@ def test_a_signal_reaches_what_the_command_started(who):
 
 
 def test_a_paused_sandbox_stands_still_and_goes_on(who):
-    """Nothing in it runs while it is paused; what was running goes on afterwards, and one that is paused can be killed."""
+    """Nothing in it runs meanwhile; what was running goes on afterwards, and a paused one can be killed."""
 
     async def scenario(maker):
         box = await maker.take("base")

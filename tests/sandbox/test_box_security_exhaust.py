@@ -33,7 +33,8 @@ def test_a_command_that_cannot_be_started_says_why(who):
         box = await maker.take("base")
         await python(
             box,
-            "import os\ntry:\n while os.fork(): pass\n os.execlp('sleep', 'sleep', '1000')\nexcept BlockingIOError: pass",
+            "import os\ntry:\n while os.fork(): pass\n"
+            " os.execlp('sleep', 'sleep', '1000')\nexcept BlockingIOError: pass",
         )
         with pytest.raises(BoxLimitError, match="processes"):
             for _ in range(20):
@@ -63,7 +64,8 @@ def test_many_processes_together_have_no_more_memory_than_one(who):
         box, other = await maker.take("base"), await maker.take("base")
         script = "\n".join(
             [
-                "for i in 1 2 3 4 5; do python3 -I -S -c 'x = bytearray(60 << 20); import time; time.sleep(1000)' & done",
+                "hold() { python3 -I -S -c 'x = bytearray(60 << 20); import time; time.sleep(1000)'; }",
+                "for i in 1 2 3 4 5; do hold & done",
                 "wait -n",
                 "echo $?",
             ]
@@ -121,7 +123,8 @@ def test_more_entries_than_can_be_told_are_refused(who):
         box = await maker.take("base")
         ran = await python(
             box,
-            "import os\nos.mkdir('/tmp/d')\nfor i in range(60_000): os.link('/tmp/d/0', f'/tmp/d/{i}') if i else open('/tmp/d/0', 'w').close()",
+            "import os\nos.mkdir('/tmp/d')\nopen('/tmp/d/0', 'w').close()\n"
+            "for i in range(1, 60_000): os.link('/tmp/d/0', f'/tmp/d/{i}')",
         )
         assert ran.code == 0, ran
         with pytest.raises(ValueError, match="more than 50000 entries"):

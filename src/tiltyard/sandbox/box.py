@@ -38,7 +38,7 @@ class BoxParts:
     kept: Kept
     pid: int
     groups: GroupOrder
-    python: str
+    python: tuple[str, ...]
     homes: Homes
 
 
@@ -50,7 +50,7 @@ class Box:
         template: What it was made from.
         limits: What it may use.
         envs: Variables of every command, beside those of the template.
-        python: An interpreter in it.
+        python: The command for an interpreter in it.
         homes: Where the home folders of its users are.
         paused: True between `pause` and `resume`; calls then wait.
     """

@@ -61,10 +61,10 @@ async def bake(box: Box, archive: Path) -> Baked:
         if exited.exit_code != 0:
             raise ConfigurationError(
                 f"set-up of template {box.template.name!r} failed: {command!r} ended with exit code "
-                f"{exited.exit_code}{' (' + exited.error + ')' if exited.error else ''}; its output ended with:\n{output}"
+                f"{exited.exit_code} ({exited.error or 'no error of the sandbox'}); its output ended with:\n{output}"
             )
     most = 2 * (box.limits.disk_mib << 20)
-    process = await box.spawn(box.python, ["-I", "-S", "-c", _PACK])
+    process = await box.spawn(box.python[0], [*box.python[1:], "-I", "-S", "-c", _PACK])
     size, said = 0, b""
     with archive.open("wb") as file:
         archive.chmod(0o600)
@@ -94,7 +94,7 @@ async def spread(box: Box, baked: Baked) -> None:
         ConfigurationError: It does not fit.
         BoxError: The sandbox is dead.
     """
-    process = await box.spawn(box.python, ["-I", "-S", "-c", _SPREAD], stdin=True)
+    process = await box.spawn(box.python[0], [*box.python[1:], "-I", "-S", "-c", _SPREAD], stdin=True)
     said = b""
     async with process.subscribe() as output:
         async for piece in _pieces(baked.archive):
@@ -105,7 +105,8 @@ async def spread(box: Box, baked: Baked) -> None:
                 said = (said + item.data)[-_SHOWN_CHARS:]
             elif item.exit_code != 0:
                 raise ConfigurationError(
-                    f"what the set-up of template {box.template.name!r} left does not fit: {said.decode(errors='replace')}"
+                    f"what the set-up of template {box.template.name!r} left does not fit: "
+                    f"{said.decode(errors='replace')}"
                 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tiltyard.sandbox.box_model import BoxLimits, Template
 from tiltyard.sandbox.guest.wire import HOME, USER, USER_ID
-from tiltyard.sandbox.isolation import Isolation, python_mounts, system_mounts
+from tiltyard.sandbox.isolation import Isolation, python_beside, python_mounts, system_beside, system_mounts
 from tiltyard.sandbox.seccomp import filter_program
 
 _GUEST = Path(__file__).with_name("guest")
@@ -88,7 +88,7 @@ def box_command(isolation: Isolation, bwrap: Path, folder: Path, template: Templ
         limits: What it may use.
     """
     if isolation.kind == "none":
-        return _first_process(isolation, limits, folder / "inside")
+        return _first_process(isolation, template, limits, folder / "inside")
     memory, disk = limits.memory_mib << 20, limits.disk_mib << 20
     command = [str(bwrap), "--unshare-all", "--unshare-user", "--uid", str(USER_ID), "--gid", str(USER_ID)]
     command += ["--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", "--hostname", "sandbox"]
@@ -96,9 +96,10 @@ def box_command(isolation: Isolation, bwrap: Path, folder: Path, template: Templ
     if template.network:
         command += ["--share-net"]
     command += ["--size", str(disk), "--tmpfs", "/", "--dir", "/var"]
-    command += _system(template, folder) if template.root is None else _root(template.root, isolation.python)
     if template.root is None:
-        command += python_mounts(isolation.python)
+        command += [*_system(template, folder), *python_mounts(isolation.python)]
+    else:
+        command += [*_root(template.root), *system_beside(isolation.python)]
     command += ["--proc", "/proc", "--dev", "/dev"]
     command += ["--perms", "1777", "--size", str(min(disk, memory // 8)), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - inside
     command += ["--ro-bind", str(folder / "inside"), "/.tiltyard"]
@@ -107,12 +108,19 @@ def box_command(isolation: Isolation, bwrap: Path, folder: Path, template: Templ
     for path in (HOME, "/root", "/run", "/var/lib", "/var/cache", "/var/log", "/opt", "/srv", "/mnt"):
         command += ["--dir", path]
     command += ["--setenv", "PATH", "/usr/bin:/bin", "--setenv", "LANG", "C.UTF-8", "--chdir", "/"]
-    return [*command, "--", *_first_process(isolation, limits, Path("/.tiltyard"))]
+    return [*command, "--", *_first_process(isolation, template, limits, Path("/.tiltyard"))]
 
 
-def _first_process(isolation: Isolation, limits: BoxLimits, inside: Path) -> list[str]:
+def python_in(isolation: Isolation, template: Template) -> list[str]:
+    """The command for the interpreter that a sandbox of a template has for its first process."""
+    if template.root is None or isolation.kind == "none":
+        return [str(isolation.python)]
+    return python_beside(isolation.python)
+
+
+def _first_process(isolation: Isolation, template: Template, limits: BoxLimits, inside: Path) -> list[str]:
     program = f"import sys; sys.path.insert(0, {str(inside)!r}); from guest.main import main; main()"
-    return [str(isolation.python), "-I", "-S", "-E", "-c", program, _settings(isolation, limits)]
+    return [*python_in(isolation, template), "-I", "-S", "-E", "-c", program, _settings(isolation, limits)]
 
 
 def _settings(isolation: Isolation, limits: BoxLimits) -> str:
@@ -140,7 +148,7 @@ def _system(template: Template, folder: Path) -> list[str]:
     return command
 
 
-def _root(root: Path, python: Path) -> list[str]:
+def _root(root: Path) -> list[str]:
     """The folders of a root one by one, read-only, so that the top and what is not among them can be written."""
     command = []
     for entry in sorted(root.iterdir()):

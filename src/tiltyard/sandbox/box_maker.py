@@ -12,7 +12,7 @@ from pathlib import Path
 from tiltyard.errors import BoxError, BoxGoneError, ConfigurationError
 from tiltyard.sandbox.box import Box, BoxParts
 from tiltyard.sandbox.box_baking import Baked, bake, spread
-from tiltyard.sandbox.box_command import box_command, lay_out
+from tiltyard.sandbox.box_command import box_command, lay_out, python_in
 from tiltyard.sandbox.box_files import Homes
 from tiltyard.sandbox.box_link import BoxLink
 from tiltyard.sandbox.box_model import BoxLimits, Template
@@ -216,7 +216,7 @@ class BoxMaker:
             box_id,
             template,
             limits,
-            BoxParts(link, keeping, kept, pid, groups, str(self.isolation.python), Homes(outside)),
+            BoxParts(link, keeping, kept, pid, groups, tuple(python_in(self.isolation, template)), Homes(outside)),
         )
         ending = asyncio.create_task(self._see_off(box))
         self._ending.add(ending)

@@ -50,7 +50,7 @@ class Template:
     Attributes:
         name: What a client asks for.
         root: A folder with a Linux system in it, shown read-only below a writable top; None = this machine's `/usr`.
-        setup: Shell commands run once, one after the other; what they leave on the disk is in all sandboxes of the kind.
+        setup: Shell commands run once, one after the other; what they leave on the disk is in each sandbox.
         envs: Environment variables of every command.
         limits: What a sandbox may use.
         network: True shares this machine's network, its own loopback included.

