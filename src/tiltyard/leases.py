@@ -12,6 +12,9 @@ from typing import Self
 from tiltyard._boundary import guarded, reason
 from tiltyard.errors import EnvError, LostSessionError, TiltyardError
 
+LOST_TIMEOUT_S = 10.0
+"""How long what could not be given back is tried once more, when it is counted."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseReport:
@@ -178,13 +181,28 @@ class Leases:
             lease.release()
         return self.report()
 
-    def lost(self) -> int:
-        """How many could not be given back and are still held; each is tried once more first."""
+    def lost(self, timeout_s: float = LOST_TIMEOUT_S) -> int:
+        """How many could not be given back and are still held; each is tried once more first.
+
+        Args:
+            timeout_s: How long to wait for all of them, which are tried at the same time; then they count as held.
+        """
         with self._lock:
             failed = [lease for lease in self._leases if lease.release_failed]
-        for lease in failed:
+        gone: set[int] = set()
+
+        def try_again(lease: Lease) -> None:
             lease.release_again()
-        return sum(lease.release_failed and lease.still_held() for lease in failed)
+            if not (lease.release_failed and lease.still_held()):
+                gone.add(id(lease))
+
+        trying = [threading.Thread(target=try_again, args=(lease,), daemon=True) for lease in failed]
+        for thread in trying:
+            thread.start()
+        deadline = time.monotonic() + timeout_s
+        for thread in trying:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return sum(id(lease) not in gone for lease in failed)
 
     def report(self) -> LeaseReport:
         """What became of the leases so far; asks for each one that can be asked for."""

@@ -127,6 +127,23 @@ def test_what_could_not_be_given_back_is_tried_once_more_when_it_is_counted():
     leases.close()
 
 
+def test_what_is_tried_once_more_and_hangs_is_counted_and_not_waited_for():
+    """All are tried at one time: many leases of a server that is gone do not hold up the end of a run."""
+    leases, gate, tries = Leases(), threading.Event(), []
+
+    def release():
+        tries.append(1)
+        if len(tries) > 20:
+            gate.wait(30)
+        raise ConnectionError("server gone")
+
+    for number in range(20):
+        leases.acquire(str(number), release).release()
+    assert (leases.lost(timeout_s=0.2), len(tries)) == (20, 40)
+    gate.set()
+    leases.close()
+
+
 def test_a_lease_that_was_given_back_has_no_more_heartbeats():
     """A run of many short episodes does not gather threads that wait."""
     before = threading.active_count()

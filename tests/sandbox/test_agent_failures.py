@@ -301,6 +301,23 @@ def test_the_command_line_reaps_too(capsys, monkeypatch):
         assert "E2B_API_URL" in capsys.readouterr().err
 
 
+WITHOUT = """
+import sys
+sys.modules["e2b"] = None
+from tiltyard import AgentEnv, MissingExtraError
+try:
+    AgentEnv("my-env", "http://127.0.0.1:9")
+except MissingExtraError as error:
+    print(error)
+"""
+
+
+def test_without_the_extra_it_is_named_when_the_environment_is_made():
+    """Not at each episode's first reset."""
+    said = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True).stdout
+    assert "pip install 'tiltyard[sandbox]'" in said
+
+
 DIES = """
 import os, sys
 from tiltyard import AgentEnv

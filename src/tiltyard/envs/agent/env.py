@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tiltyard._boundary import guarded
+from tiltyard._optional import require
 from tiltyard.envs.agent.builtin import BUILT_IN, run_command
 from tiltyard.envs.agent.held import reap
 from tiltyard.envs.agent.options import Place, SandboxOptions, commands
@@ -87,7 +88,9 @@ class AgentEnv(Env):
 
         Raises:
             ConfigurationError: One of these cannot work; names it.
+            MissingExtraError: The extra `sandbox` is not installed.
         """
+        require("e2b", "sandbox")
         options = SandboxOptions(
             timeout_s=sandbox_timeout,
             command_timeout_s=command_timeout,

@@ -5,13 +5,14 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 from uuid import uuid4
 
 from tiltyard._boundary import reason
-from tiltyard.envs.agent.sdk import Provider, SandboxCallError, State
+from tiltyard.envs.agent.sdk import Provider, SandboxCallError, State, nobody_there
 from tiltyard.errors import LostSessionError
 from tiltyard.leases import Lease, LeaseReport, Leases
 
@@ -76,7 +77,7 @@ class HeldSandbox:
         return self.sandbox_id, self.provider.url
 
     def kill(self) -> None:
-        """Kill it, trying twice.
+        """Kill it, trying twice; a connection that nobody takes was tried several times by then.
 
         Raises:
             SandboxCallError: The server did not do it.
@@ -85,7 +86,9 @@ class HeldSandbox:
             return
         try:
             self.provider.kill(self.sandbox_id)
-        except SandboxCallError:
+        except SandboxCallError as error:
+            if nobody_there(error):
+                raise
             self.provider.kill(self.sandbox_id)
         self.gone = True
 
@@ -182,11 +185,12 @@ def _registry() -> Leases:
 
 def _close_at_exit(leases: Leases) -> None:
     """Kill what is left, all at once; a server that does not answer is not waited for."""
-    closing = [threading.Thread(target=lease.release, daemon=True) for lease in leases.open]
-    for thread in closing:
+    killing = [threading.Thread(target=lease.release, daemon=True) for lease in leases.open]
+    for thread in killing:
         thread.start()
-    for thread in closing:
-        thread.join(AT_EXIT_S / max(1, len(closing)) if len(closing) > AT_EXIT_S else AT_EXIT_S)
+    deadline = time.monotonic() + AT_EXIT_S
+    for thread in killing:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _forget() -> None:

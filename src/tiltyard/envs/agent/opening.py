@@ -7,7 +7,7 @@ from tiltyard._boundary import reason
 from tiltyard._optional import require
 from tiltyard.envs.agent.held import EPISODE, HeldSandbox
 from tiltyard.envs.agent.options import Place, SandboxOptions
-from tiltyard.envs.agent.sdk import Provider, SandboxCallError, status
+from tiltyard.envs.agent.sdk import Provider, SandboxCallError, nobody_there, status
 from tiltyard.errors import ConfigurationError, LostSessionError, ServerFullError
 
 FULL = frozenset({429, 503})
@@ -58,7 +58,7 @@ def open_sandbox(
             made = provider.create(template, options.timeout_s, metadata, options.envs)
         except SandboxCallError as error:
             _refuse(provider, template, error)
-            if not _never_asked(error):
+            if not _none_made(error):
                 _sweep(provider, metadata)  # it may have been made although no answer came
             if not wanted() or time.monotonic() + wait_s >= deadline:
                 raise _gave_up(provider, error, options.start_timeout_s) from error
@@ -100,9 +100,9 @@ def _gave_up(provider: Provider, error: SandboxCallError, after_s: float) -> Los
     return LostSessionError(f"no sandbox could be made at {provider.url} for {after_s:g} s: {said}")
 
 
-def _never_asked(error: SandboxCallError) -> bool:
-    """Whether the request cannot have arrived: nobody took the connection, or the answer was a refusal."""
-    return status(error) in FULL or type(error.__cause__).__name__ == "ConnectError"
+def _none_made(error: SandboxCallError) -> bool:
+    """Whether there can be no sandbox: nobody took the connection, or the answer was a refusal."""
+    return status(error) in FULL or nobody_there(error)
 
 
 def _sweep(provider: Provider, metadata: Mapping[str, str]) -> None:

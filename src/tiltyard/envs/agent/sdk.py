@@ -183,3 +183,8 @@ def status(error: SandboxCallError) -> int | None:
         return known
     head = str(cause).partition(":")[0].strip()
     return int(head) if head.isdigit() and len(head) == 3 else None
+
+
+def nobody_there(error: SandboxCallError) -> bool:
+    """Whether the request cannot have arrived: nobody took the connection."""
+    return type(error.__cause__).__name__ == "ConnectError"
