@@ -4,15 +4,18 @@ Run as root, the ordinary user is a process that gives root up; run as an ordina
 """
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - an ordinary user may not be able to import any more
+import json
 import os
 import pickle
 import shutil
+import signal
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,19 +144,113 @@ def wait_for(true: Callable[[], object]) -> bool:
     return True
 
 
+@contextmanager
+def hosted(who: str, scenario: Callable[[BoxMaker], Awaitable[None]]) -> Iterator["Hosted"]:
+    """A process with a maker, which has done `scenario` and waits: for tests that kill it."""
+    folder = Path(tempfile.mkdtemp(prefix="tiltyard-test-"))
+    user = 100_000 + os.getpid() % 100_000 if who == "user" and os.geteuid() == 0 else None
+    if user is not None:
+        os.chown(folder, user, user)
+
+    async def whole() -> None:
+        maker = BoxMaker(probe(), folder, [BASE])
+        await maker.start()
+        await scenario(maker)
+        os.write(tell, b"ready")
+        await asyncio.sleep(1000)
+
+    told, tell = os.pipe()
+    child = _fork()
+    if child == 0:
+        try:
+            os.setsid()
+            if user is not None:
+                _become(user)
+            asyncio.run(whole())
+        except BaseException:  # noqa: BLE001 - the test sees that it is not ready
+            os.write(tell, traceback.format_exc().encode())
+        os._exit(1)
+    os.close(tell)
+    said = os.read(told, 100_000).decode()
+    os.close(told)
+    try:
+        assert said == "ready", said
+        yield Hosted(child, folder, next(folder.glob("owner-*")).name.removeprefix("owner-"), user)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """A process with a maker.
+
+    Attributes:
+        pid: The process.
+        folder: Its maker's folder.
+        token: What its control groups are named after.
+        user: The number of the ordinary user; None for this one.
+    """
+
+    pid: int
+    folder: Path
+    token: str
+    user: int | None
+
+    @property
+    def keeper(self) -> int:
+        """The keeper's process."""
+        return int(next(line for line in _children_of(self.pid) if "keeper" in line).split()[0])
+
+    def boxes(self) -> list[int]:
+        """The processes that the sandboxes' records name, as far as there are any."""
+        pids = []
+        for record in self.folder.glob("owner-*/boxes/*.json"):
+            pids += [pid for pid, started in json.loads(record.read_text())["pids"] if Path(f"/proc/{pid}").exists()]
+        return pids
+
+
+def _children_of(pid: int) -> list[str]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(pid):
+                    found.append(f"{folder.name} " + (folder / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def gone(pid: int) -> bool:
+    """Whether a process is over, reaped or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the copy starts none of them
+        return os.fork()
+
+
+def _become(user: int) -> None:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
 def _as_user(user: int, action: Callable[[], None]) -> None:
     """Do something in a process that is nothing but that user."""
     told, tell = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the copy starts none of them
-        child = os.fork()
+    child = _fork()
     if child == 0:
         try:
             os.close(told)
             os.setsid()
-            os.setgroups([])
-            os.setresgid(user, user, user)
-            os.setresuid(user, user, user)
+            _become(user)
             action()
             failure = ""
         except BaseException:  # noqa: BLE001 - told to the test, which raises it

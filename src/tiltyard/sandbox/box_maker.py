@@ -193,8 +193,12 @@ class BoxMaker:
         }
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        with theirs:
-            kept = await keeping.box(order, theirs)
+        try:
+            with theirs:
+                kept = await keeping.box(order, theirs)
+        except BaseException:
+            ours.close()
+            raise
         link = await BoxLink.over(ours, lambda _why: None)
         kept.ended.add_done_callback(lambda _: link.close("the sandbox ended"))
         try:

@@ -170,15 +170,22 @@ class Keeper:
 
     def run(self) -> None:
         """Serve until the host is gone and everything is cleared away."""
-        while not (self._over and not self._kept):
-            for key, _ in self._selector.select():
-                if self._selector.get_map().get(key.fd) is key:  # and not gone by what was done for another
-                    key.data()
+        try:
+            while not (self._over and not self._kept):
+                for key, _ in self._selector.select():
+                    if self._selector.get_map().get(key.fd) is key:  # and not gone by what was done for another
+                        key.data()
+        finally:
+            for kept in self._kept.values():  # none, unless this program itself failed
+                kept.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _order(self) -> None:
         space = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
-        data, ancillary, _, _ = self._host.recvmsg(MAX_MESSAGE, space)
+        try:
+            data, ancillary, _, _ = self._host.recvmsg(MAX_MESSAGE, space)
+        except ConnectionResetError:  # it died with messages of ours unread
+            data, ancillary = b"", []
         if not data:
             self._host_gone()
             return
