@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 from tiltyard.sandbox.box_model import BoxLimits, Template
+from tiltyard.sandbox.box_system import python_beside, python_mounts, system_beside, system_mounts
 from tiltyard.sandbox.guest.wire import HOME, USER, USER_ID
-from tiltyard.sandbox.isolation import Isolation, python_beside, python_mounts, system_beside, system_mounts
+from tiltyard.sandbox.isolation import Isolation
 from tiltyard.sandbox.seccomp import filter_program
 
 _GUEST = Path(__file__).with_name("guest")
@@ -55,6 +56,14 @@ while [ $# -gt 0 ]; do
 done
 exec "$@"
 """
+_PYTHON = """#!/bin/sh
+# Debian has python3 alone; a template that has a python of its own keeps it.
+for folder in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do
+    [ -x "$folder/python" ] && exec "$folder/python" "$@"
+done
+exec python3 "$@"
+"""
+_PROGRAMS = {"sudo": _SUDO, "python": _PYTHON}
 _NEVER_DUMP = 1
 """A limit of one byte on core dumps: with 0 a machine's crash handler would still be started for each."""
 
@@ -64,7 +73,8 @@ def lay_out(folder: Path, isolation: Isolation) -> None:
     guest = folder / "inside" / "guest"
     shutil.copytree(_GUEST, guest, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "inside" / "bin").mkdir()
-    (folder / "inside" / "bin" / "sudo").write_text(_SUDO)
+    for name, text in _PROGRAMS.items():
+        (folder / "inside" / "bin" / name).write_text(text)
     subprocess.run(  # noqa: S603 - compiles our own files with the sandboxes' interpreter
         [isolation.python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(guest)],
         check=True,
@@ -74,7 +84,7 @@ def lay_out(folder: Path, isolation: Isolation) -> None:
         (folder / "etc" / name).write_text(text)
     (folder / "filter").write_bytes(filter_program() if isolation.seccomp else b"")
     for made in (folder / "inside", folder / "etc", *(folder / "inside").rglob("*"), *(folder / "etc").iterdir()):
-        made.chmod(0o755 if made.is_dir() or made.name == "sudo" else 0o644)
+        made.chmod(0o755 if made.is_dir() or made.name in _PROGRAMS else 0o644)
 
 
 def box_command(isolation: Isolation, bwrap: Path, folder: Path, template: Template, limits: BoxLimits) -> list[str]:
