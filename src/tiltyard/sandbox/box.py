@@ -1,19 +1,16 @@
 """One sandbox: its commands, its files, and its end."""
 
 import asyncio
-import os
-import signal
-import time
 from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tiltyard.errors import BoxArgumentError, BoxError, BoxGoneError, BoxPathMissingError
+from tiltyard.errors import BoxArgumentError, BoxGoneError, BoxPathMissingError
 from tiltyard.sandbox.box_files import BoxFiles, Homes, Reading, Watch, pieces
 from tiltyard.sandbox.box_link import BoxLink
 from tiltyard.sandbox.box_model import BoxLimits, BoxMetrics, Entry, ProcessInfo, Template
 from tiltyard.sandbox.box_process import Command, Process
+from tiltyard.sandbox.box_state import BoxState
 from tiltyard.sandbox.cgroups import GroupOrder
 from tiltyard.sandbox.keeping import Keeping, Kept
 
@@ -52,7 +49,6 @@ class Box:
         envs: Variables of every command, beside those of the template.
         python: The command for an interpreter in it.
         homes: Where the home folders of its users are.
-        paused: True between `pause` and `resume`; calls then wait.
     """
 
     def __init__(self, box_id: str, template: Template, limits: BoxLimits, parts: BoxParts) -> None:
@@ -60,15 +56,19 @@ class Box:
         self.template = template
         self.limits = limits
         self.envs: dict[str, str] = {}
-        self.paused = False
         self.python = parts.python
         self.homes = parts.homes
         self._parts = parts
         self._link = parts.link
         self._files = BoxFiles(parts.link)
+        self._state = BoxState(parts.link, parts.pid, parts.groups)
         self._processes: dict[int, Process] = {}
         self._why: str | None = None
-        self._cpu_mark: tuple[float, float] | None = None
+
+    @property
+    def paused(self) -> bool:
+        """True between `pause` and `resume`; calls then wait."""
+        return self._state.paused
 
     @property
     def alive(self) -> bool:
@@ -252,16 +252,7 @@ class Box:
         Raises:
             BoxGoneError: It is dead.
         """
-        if self._link.gone is not None:
-            raise BoxGoneError(self._link.gone)
-        if self.paused:
-            return
-        if self._parts.groups.freeze:
-            self._write(self._parts.groups.freeze)
-        else:
-            await self._link.call("stop")
-            self._send_first(signal.SIGSTOP)
-        self.paused = True
+        await self._state.pause()
 
     async def resume(self) -> None:
         """Let it go on.
@@ -269,29 +260,7 @@ class Box:
         Raises:
             BoxGoneError: It is dead.
         """
-        if self._link.gone is not None:
-            raise BoxGoneError(self._link.gone)
-        if not self.paused:
-            return
-        if self._parts.groups.freeze:
-            self._write(self._parts.groups.thaw)
-        else:
-            self._send_first(signal.SIGCONT)
-            await self._link.call("go_on")
-        self.paused = False
-
-    def _write(self, files: tuple[tuple[str, str], ...]) -> None:
-        for file, value in files:
-            try:
-                Path(file).write_text(value)
-            except OSError as error:
-                raise BoxGoneError(f"the sandbox ended: {error}") from error
-
-    def _send_first(self, number: int) -> None:
-        try:
-            os.kill(self._parts.pid, number)
-        except ProcessLookupError as error:
-            raise BoxGoneError("the sandbox ended") from error
+        await self._state.resume()
 
     async def metrics(self) -> BoxMetrics:
         """What it uses now; CPU since the last time that this was asked.
@@ -299,31 +268,4 @@ class Box:
         Raises:
             BoxError: It is dead or paused.
         """
-        if self.paused:
-            raise BoxError("a paused sandbox has no metrics; resume it first")
-        told = await self._link.call("usage")
-        try:
-            cpu_s, memory = float(told["cpu_s"]), int(told["memory"])
-            disk_used, disk_total = int(told["disk_used"]), int(told["disk_total"])
-        except (ValueError, KeyError, TypeError) as error:
-            self._link.close("the sandbox broke the protocol: metrics that make no sense")
-            raise BoxGoneError(self._link.gone or "") from error
-        cpu_s, memory, cache = self._measured(cpu_s, memory)
-        now = time.monotonic()
-        before, self._cpu_mark = self._cpu_mark, (now, cpu_s)
-        used = 0.0 if before is None or now <= before[0] else (cpu_s - before[1]) / (now - before[0]) * 100
-        total = self.limits.memory_mib << 20
-        return BoxMetrics(time.time(), self.limits.cpus, max(0.0, used), memory, total, cache, disk_used, disk_total)
-
-    def _measured(self, cpu_s: float, memory: int) -> tuple[float, int, int]:
-        """The kernel's own count where there is one: CPU seconds, memory without files' cache, that cache."""
-        groups = self._parts.groups
-        try:
-            if groups.memory is not None:
-                memory = int(Path(groups.memory).read_text())
-            if groups.cpu is not None:
-                text = Path(groups.cpu).read_text()
-                cpu_s = int(text) / 1e9 if text.strip().isdigit() else int(text.split()[1]) / 1e6
-        except OSError:
-            return cpu_s, memory, 0
-        return cpu_s, memory, 0
+        return await self._state.metrics(self.limits)

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tiltyard.errors import BoxGoneError
-from tiltyard.sandbox import keeper
+from tiltyard.sandbox.keeper.clearing import clear_groups, started_at, thaw
+from tiltyard.sandbox.keeper.main import MAX_MESSAGE
 
+_PROGRAM = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from keeper.main import main; main()"
 _STALE_S = 60
 _CLOSE_S = 10
 _POLL_S = 0.005
@@ -60,8 +62,8 @@ class Keeping:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._process = subprocess.Popen(  # noqa: S603 - our own program in our own interpreter
-            [self._python, "-I", "-S", keeper.__file__, str(self.folder), str(os.getpid()), str(lock)],
-            stdin=theirs,
+            [self._python, "-I", "-S", "-c", _PROGRAM, str(self.folder), str(os.getpid()), str(lock)],
+            stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             pass_fds=[lock],
             cwd="/",
@@ -117,7 +119,7 @@ class Keeping:
     def _told(self) -> None:
         assert self._socket is not None
         try:
-            data = self._socket.recv(keeper.MAX_MESSAGE)
+            data = self._socket.recv(MAX_MESSAGE)
         except BlockingIOError:
             return
         except OSError:
@@ -183,12 +185,12 @@ def clear_owner(owner: Path) -> None:
             noted = json.loads(record.read_text())
         except (OSError, ValueError):
             continue
-        keeper.thaw(noted["thaw"])
+        thaw(noted["thaw"])
         for pid, started in noted["pids"]:
-            if started and keeper.started_at(pid) == started:
+            if started and started_at(pid) == started:
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except OSError:
                     continue
-        keeper.clear_groups(noted["groups"])
+        clear_groups(noted["groups"])
     shutil.rmtree(owner, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal
+import _signal  # pyright: ignore[reportMissingImports] - `signal` costs each sandbox a megabyte
 import array
 import fcntl
 import os

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal
+import _signal  # pyright: ignore[reportMissingImports] - `signal` costs each sandbox a megabyte
 import os
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")

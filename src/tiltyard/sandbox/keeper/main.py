@@ -7,7 +7,6 @@ JSON object a message; when that socket closes, everything that was started is k
 import array
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import selectors
@@ -15,121 +14,15 @@ import shutil
 import signal
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+from .clearing import clear_groups, kill_orphans
+from .kept import Kept, become
+
 MAX_MESSAGE = 256 * 1024
-_INFO = 5
-"""The last descriptor that bubblewrap gets: 3 is the host, 4 the filter."""
 _PR_SET_CHILD_SUBREAPER = 36
-_MOST_FDS = 1 << 20
 _KEPT_STDERR, _READ_STDERR = 2000, 64_000
-
-
-class Kept:
-    """One sandbox: its processes, its control groups, and the file that says so to whoever comes after a crash."""
-
-    def __init__(self, order: dict[str, Any], record: Path) -> None:
-        self.id: str = order["id"]
-        self.order = order
-        self.record = record
-        self.outer = 0
-        self.inner = -1
-        self.inner_pid = 0
-        self.info = b""
-        self.stderr = b""
-        self.stderr_read = 0
-        self.stderr_fd = -1
-
-    def note(self) -> None:
-        """Write down what there is to clear away."""
-        groups = [folder for folder, _ in self.order["groups"]]
-        pids = [[pid, started_at(pid)] for pid in (self.outer, self.inner_pid) if pid]
-        self.record.write_text(json.dumps({"groups": groups, "pids": pids, "thaw": self.order["thaw"]}))
-
-    def kill(self) -> None:
-        """Kill it, frozen or not; its end is told when it has come."""
-        thaw(self.order["thaw"])
-        if self.inner >= 0:
-            try:
-                signal.pidfd_send_signal(self.inner, signal.SIGKILL)
-            except ProcessLookupError:
-                self._kill_outer()
-        else:
-            self._kill_outer()
-
-    def _kill_outer(self) -> None:
-        try:
-            os.kill(self.outer, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-
-
-def started_at(pid: int) -> str:
-    """When a process started, in the kernel's ticks: with its number, its identity. Empty when there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
-
-
-def thaw(files: list[list[str]]) -> None:
-    """Let frozen control groups go on: what is frozen does not die."""
-    for file, value in files:
-        try:
-            Path(file).write_text(value)
-        except OSError:
-            continue
-
-
-def clear_groups(folders: list[str], patience_s: float = 2.0) -> list[str]:
-    """Kill what is left in control groups and remove them; returns those that could not be."""
-    left = list(folders)
-    until = time.monotonic() + patience_s
-    while left:
-        for folder in list(left):
-            try:
-                os.rmdir(folder)
-            except FileNotFoundError:
-                left.remove(folder)
-            except OSError:
-                _kill_in(folder)
-            else:
-                left.remove(folder)
-        if left:
-            if time.monotonic() > until:
-                return left
-            time.sleep(0.002)
-    return left
-
-
-def _kill_in(folder: str) -> None:
-    try:
-        pids = Path(folder, "cgroup.procs").read_text().split()
-        for pid in pids:
-            os.kill(int(pid), signal.SIGKILL)
-    except OSError:
-        return
-
-
-def kill_orphans(kept: set[int]) -> None:
-    """Kill the children of this process but for those that it started: what a dead sandbox left comes to it."""
-    while True:
-        orphans = set()
-        for name in os.listdir("/proc"):
-            if name.isdigit():
-                with contextlib.suppress(OSError):
-                    state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
-                    if int(parent) == os.getpid() and state not in "ZX" and int(name) not in kept:
-                        orphans.add(int(name))
-        if not orphans:
-            return
-        for pid in orphans:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
 
 
 class Keeper:
@@ -215,7 +108,7 @@ class Keeper:
             self._clear(kept, f"{failure}")
             return
         if kept.outer == 0:
-            _become(order, agent, tell, error)
+            become(order, agent, tell, error)
         for fd in (agent, tell, error):
             os.close(fd)
         kept.note()
@@ -306,32 +199,6 @@ class Keeper:
                 return
 
 
-def _become(order: dict[str, Any], agent: int, tell: int, error: int) -> None:
-    """In the new process: join the control groups, give up what is root's, be bubblewrap."""
-    try:
-        for folder, _ in order["groups"]:
-            Path(folder, "cgroup.procs").write_text("0")
-        seccomp = os.open(order["seccomp"], os.O_RDONLY)
-        nothing = os.open("/dev/null", os.O_RDWR)
-        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (nothing, nothing, error, agent, seccomp, tell)]
-        for target, fd in enumerate(moved):
-            os.dup2(fd, target, inheritable=True)
-        os.closerange(_INFO + 1, _MOST_FDS)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        if order["uid"] is not None:
-            if order["direct"]:
-                os.chown(order["direct"], order["uid"], order["uid"])
-            os.setgroups([])
-            os.setresgid(order["uid"], order["uid"], order["uid"])
-            os.setresuid(order["uid"], order["uid"], order["uid"])
-        os.execve(order["argv"][0], order["argv"], {})  # noqa: S606 - arguments are passed on as they are
-    except BaseException as failure:  # noqa: BLE001 - nothing may go on in this copy of the keeper
-        os.write(error, f"{type(failure).__name__}: {failure}".encode())
-    os._exit(127)
-
-
 def main() -> None:
     """Serve the host at the other end of standard input; the argument is the folder that is ours to remove."""
     os.set_inheritable(int(sys.argv[3]), False)  # the lock on the folder: ours until we end, and nobody else's
@@ -342,7 +209,3 @@ def main() -> None:
     keeper = Keeper(host, Path(sys.argv[1]))
     keeper.watch(int(sys.argv[2]))
     keeper.run()
-
-
-if __name__ == "__main__":
-    main()
