@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from tiltyard.rollout.scoring import score_batch
     from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
     from tiltyard.rollout.trajectory import Trajectory
+    from tiltyard.sandbox.server import LocalSandboxServer
     from tiltyard.serving.place import ServerReport
     from tiltyard.serving.server import EnvServer, resolve_env
     from tiltyard.tokens.ledger import Ledger
@@ -109,6 +110,7 @@ _HOME = {
     "Limits": "tiltyard.rollout.limits",
     "LoadedModel": "tiltyard.models.loading",
     "LoraSettings": "tiltyard.models.trainable",
+    "LocalSandboxServer": "tiltyard.sandbox.server",
     "LostSessionError": "tiltyard.errors",
     "Manifest": "tiltyard.manifest",
     "ManifestError": "tiltyard.errors",
@@ -207,6 +209,7 @@ __all__ = [
     "Ledger",
     "Limits",
     "LoadedModel",
+    "LocalSandboxServer",
     "LoraSettings",
     "LostSessionError",
     "Manifest",

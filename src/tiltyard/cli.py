@@ -88,20 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds for one call (default: 300)")
     serve.set_defaults(run=_serve)
 
-    sandbox = commands.add_parser("sandbox", help="serve sandboxes of this machine, over the API of E2B's SDK")
-    sandbox.add_argument("--host", default="127.0.0.1", help="what to bind to (default: this machine alone)")
-    sandbox.add_argument("--port", type=int, default=8890, help="the port; 0 takes a free one (default: 8890)")
-    sandbox.add_argument("--key", help="what clients must send as their API key (default: a random one)")
-    sandbox.add_argument("--template", action="append", default=[], metavar="NAME", help="another name for `base`")
-    sandbox.add_argument("--templates", metavar="FILE", help="a YAML file of templates: docs/sandboxes.md")
-    sandbox.add_argument("--warm", type=int, default=2, metavar="N", help="how many are kept ready (default: 2)")
-    sandbox.add_argument("--max-sandboxes", type=int, default=256, metavar="N", help="how many at a time (256)")
-    for name, what in SANDBOX_LIMITS.items():
-        kind = float if name == "cpus" else int
-        sandbox.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=f"each sandbox's {what}")
-    sandbox.add_argument("--network", action="store_true", help="sandboxes reach the network of this machine")
-    sandbox.add_argument("--unsafe", action="store_true", help="run without isolation where this machine has none")
-    sandbox.set_defaults(run=_sandbox)
+    _add_sandbox(commands.add_parser("sandbox", help="serve sandboxes of this machine, over the API of E2B's SDK"))
 
     reap = commands.add_parser("reap", help="kill the sandboxes that a crashed run left on a server")
     reap.add_argument("run_id", nargs="?", help="the run's name (default: all whose process on this machine is dead)")
@@ -115,6 +102,22 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--steps", type=int, help="another number of steps")
     demo.set_defaults(run=_demo)
     return parser
+
+
+def _add_sandbox(sandbox: argparse.ArgumentParser) -> None:
+    sandbox.add_argument("--host", default="127.0.0.1", help="what to bind to (default: this machine alone)")
+    sandbox.add_argument("--port", type=int, default=8890, help="the port; 0 takes a free one (default: 8890)")
+    sandbox.add_argument("--key", help="what clients must send as their API key (default: a random one)")
+    sandbox.add_argument("--template", action="append", default=[], metavar="NAME", help="another name for `base`")
+    sandbox.add_argument("--templates", metavar="FILE", help="a YAML file of templates: docs/sandboxes.md")
+    sandbox.add_argument("--warm", type=int, default=2, metavar="N", help="how many are kept ready (default: 2)")
+    sandbox.add_argument("--max-sandboxes", type=int, default=256, metavar="N", help="how many at a time (256)")
+    for name, what in SANDBOX_LIMITS.items():
+        kind = float if name == "cpus" else int
+        sandbox.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=f"each sandbox's {what}")
+    sandbox.add_argument("--network", action="store_true", help="sandboxes reach the network of this machine")
+    sandbox.add_argument("--unsafe", action="store_true", help="run without isolation where this machine has none")
+    sandbox.set_defaults(run=_sandbox)
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:

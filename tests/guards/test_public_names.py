@@ -72,6 +72,7 @@ PUBLIC = {
     "Limits": "(max_turns=, max_tokens_per_turn=, max_context=, max_seconds=, max_tool_calls=, step_timeout_s=, length_reward=)",
     "LoadedModel": "(model, tokenizer, name)",
     "LoraSettings": "(rank=, alpha=, dropout=, targets=)",
+    "LocalSandboxServer": "(templates=, *, host=, port=, api_key=, warm=, max_sandboxes=, unsafe=)",
     "LostSessionError": "error: RolloutError",
     "Manifest": "(*, environment, model, algorithm=, rollout=, training=)",
     "ManifestError": "error: ConfigurationError",

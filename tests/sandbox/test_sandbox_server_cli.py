@@ -5,12 +5,14 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 from sandbox_left import marked, until
 
 from tiltyard.errors import ConfigurationError
+from tiltyard.manifest.yaml_text import read_yaml
 from tiltyard.sandbox.template_file import command_templates
 
 COMMAND = [sys.executable, "-m", "tiltyard", "sandbox"]
@@ -119,3 +121,16 @@ def test_a_template_that_cannot_be_is_told_with_its_key(tmp_path, value, said):
     """A typing error is not left out silently."""
     with pytest.raises(ConfigurationError, match=said):
         command_templates({"mine": value}, tmp_path, {}, network=False)
+
+
+def test_the_templates_of_the_manual_are_templates():
+    """What a reader copies from the page is read as it says there."""
+    page = (Path(__file__).parents[2] / "docs/sandboxes.md").read_text(encoding="utf-8")
+    text = page.partition("## Templates")[2].partition("```text\n")[2].partition("```")[0]
+    named = read_yaml(text).value
+    named["debian"]["root"] = "/"
+    base, *others = command_templates(named, Path(), {}, network=False)
+    assert [(each.name, each.network, each.limits.cpus) for each in others] == [
+        ("pytest", True, base.limits.cpus),
+        ("debian", False, 2.0),
+    ]

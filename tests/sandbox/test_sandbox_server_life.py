@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -13,6 +15,14 @@ from sandbox_left import marked
 from tiltyard.errors import ConfigurationError
 from tiltyard.sandbox.box_model import BoxLimits, Template
 from tiltyard.sandbox.server import LocalSandboxServer, shared_server
+
+SHARED = """
+import sys, e2b
+from tiltyard.sandbox.server import shared_server
+server = shared_server()
+sandbox = e2b.E2B(api_url=server.url, sandbox_url=server.url, api_key=server.api_key).Sandbox.create("base")
+print(next(iter(sandbox.commands.run(f"echo up; sleep {sys.argv[1]}", background=True)))[0], end="")
+"""
 
 pytestmark = pytest.mark.usefixtures("sandbox_server")  # nothing here can be where that cannot
 
@@ -166,3 +176,11 @@ def test_a_stalled_client_does_not_hold_the_others_up(sdk):
     assert sandbox.commands.run("echo fine").stdout == "fine\n"
     assert stalled.kill()
     sandbox.kill()
+
+
+def test_the_shared_server_ends_with_the_process():
+    """Whatever is in it, and without a word: nothing of it is left."""
+    mark = f"9{os.getpid()}.125"
+    done = subprocess.run([sys.executable, "-c", SHARED, mark], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "up\n", "")
+    assert marked(f"sleep\0{mark}") == []

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from starlette.requests import Request
 
-from tiltyard.sandbox.live import DEFAULT_TIMEOUT_S, LiveSandbox, Sandboxes
+from tiltyard.sandbox.live import LiveSandbox, Sandboxes
 from tiltyard.sandbox.refusal import RefusedError
 
 HOST_OF_SANDBOX = re.compile(r"\d+-([A-Za-z0-9]+)\.")
@@ -45,7 +45,7 @@ async def sandbox_of(request: Request, sandboxes: Sandboxes, *, wakes: bool = Tr
     if sandbox.paused:
         if not (wakes and sandbox.asked.auto_resume):
             raise _gone(sandbox.id, "it is paused; connect to it to let it go on")
-        await sandboxes.resume(sandbox, DEFAULT_TIMEOUT_S)
+        await sandboxes.resume(sandbox, sandbox.asked.timeout_s)
     return sandbox
 
 

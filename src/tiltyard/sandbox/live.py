@@ -214,8 +214,8 @@ class Sandboxes:
             return
         try:
             await self.pause(sandbox)
-        except RefusedError:
-            return  # it was paused or killed in the meantime
+        except (RefusedError, BoxGoneError):
+            return  # it was paused, killed or dead in the meantime
 
     async def _bury(self, sandbox: LiveSandbox) -> None:
         """Forget a sandbox whose box dies by itself."""
