@@ -5,7 +5,7 @@ line, one JSON object. Times are medians of wall-clock milliseconds as the clien
 
 `create_cold_ms` and `create_warm_ms` are creating one sandbox without and with one that is ready; `bwrap_ms` is
 running `true` in bubblewrap's namespaces with nothing else, in turns with the cold ones, and `cold_over_bwrap` their
-ratio. `run_true_ms` is `commands.run("true")`, a login shell included, and `bare_shell_ms` the same shell started on
+ratio. `run_true_ms` is `commands.run("true")`, a login shell included, and `bare_shell_ms` a plain shell started on
 this machine by itself. `create_32_s` is the wall clock of 32 creates at once from 32 that are ready. `commands_per_s`
 counts 32 x 20 `echo`s in 32 sandboxes at once. `idle_mib` is what a sandbox that does nothing adds to the memory of
 this machine (PSS of all its processes, and what the server grew). `run_200_over_1` and `create_200_over_1` compare
@@ -112,7 +112,7 @@ def warm(rounds: int) -> dict[str, float]:
             sandbox.commands.run("true")
             for _ in range(3):
                 runs.append(ms(lambda: sandbox.commands.run("true")))  # noqa: B023 - called at once
-                shells.append(ms(lambda: subprocess.run(["/bin/bash", "-l", "-c", "true"], check=True)))
+                shells.append(ms(lambda: subprocess.run(["/bin/bash", "--noprofile", "-c", "true"], check=True)))
             sandbox.kill()
             time.sleep(0.2)
     return {

@@ -133,6 +133,7 @@ def test_templates_have_set_ups_variables_and_limits():
         ({"max_sandboxes": 0}, "max_sandboxes must be >= 1, got 0"),
         ({"api_key": " "}, "api_key is empty"),
         ({"host": ""}, "host is empty"),
+        ({"templates": [Template("a"), Template("a")]}, "two templates have one name; got ['a', 'a']"),
         ({"port": 70_000}, "port=70000"),
         ({"host": "192.0.2.1"}, "cannot listen on host='192.0.2.1'"),
     ],

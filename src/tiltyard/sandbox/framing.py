@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -148,18 +148,3 @@ class FrameStream(Response):
 async def _client_left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "STREAM_TYPE",
-    "ClientDisconnect",
-    "FrameReader",
-    "FrameStream",
-    "first_message",
-    "frame",
-    "messages",
-    "raw_frame",
-    "unary_request",
-    "whole_body",
-]

@@ -66,12 +66,14 @@ class LocalSandboxServer:
         _check(host, api_key, warm, max_sandboxes)
         self.isolation: Isolation = probe(unsafe)
         self.api_key = api_key or f"e2b_{secrets.token_hex(20)}"
-        self.templates = {template.name: template for template in (*templates, *_base(templates))}
+        self.templates = _by_name(templates)
         self._pid = os.getpid()
-        self._serving = Serving(
-            self.isolation, self.templates, key=self.api_key, warm=warm, max_sandboxes=max_sandboxes
-        )
+        options = {"key": self.api_key, "warm": warm, "max_sandboxes": max_sandboxes}
+        self._serving = Serving(self.isolation, self.templates, **options)
         self.url = self._serving.bind(host, port)
+        self._start()
+
+    def _start(self) -> None:
         self._thread = threading.Thread(target=asyncio.run, args=(self._serving.run(),), name="tiltyard-sandboxes")
         self._thread.daemon = True
         self._thread.start()
@@ -104,8 +106,12 @@ class LocalSandboxServer:
         self.close()
 
 
-def _base(templates: Sequence[Template]) -> tuple[Template, ...]:
-    return () if any(template.name == BASE.name for template in templates) else (BASE,)
+def _by_name(templates: Sequence[Template]) -> dict[str, Template]:
+    named = {template.name: template for template in templates}
+    if len(named) < len(templates):
+        raise ConfigurationError(f"two templates have one name; got {[template.name for template in templates]}")
+    named.setdefault(BASE.name, BASE)
+    return named
 
 
 def _check(host: str, api_key: str | None, warm: int, max_sandboxes: int) -> None:
