@@ -2,10 +2,10 @@
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
+from tiltyard.sandbox.alone import lay_program
 from tiltyard.sandbox.box_model import BoxLimits, Template
 from tiltyard.sandbox.box_system import python_beside, python_mounts, system_beside, system_mounts
 from tiltyard.sandbox.guest.wire import HOME, USER, USER_ID
@@ -70,13 +70,22 @@ _NEVER_DUMP = 1
 
 def lay_out(folder: Path, isolation: Isolation) -> None:
     """Write into `folder` what all sandboxes share: the program of the first process, `/etc`, the filter."""
-    guest = folder / "inside" / "guest"
-    shutil.copytree(_GUEST, guest, ignore=shutil.ignore_patterns("__pycache__"))
+    lay_program(_GUEST, folder / "inside")
     (folder / "inside" / "bin").mkdir()
     for name, text in _PROGRAMS.items():
         (folder / "inside" / "bin" / name).write_text(text)
     subprocess.run(  # noqa: S603 - compiles our own files with the sandboxes' interpreter
-        [isolation.python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(guest)],
+        [
+            isolation.python,
+            "-I",
+            "-S",
+            "-m",
+            "compileall",
+            "-q",
+            "--invalidation-mode",
+            "unchecked-hash",
+            str(folder / "inside"),
+        ],
         check=True,
     )
     (folder / "etc").mkdir()
@@ -129,7 +138,7 @@ def python_in(isolation: Isolation, template: Template) -> list[str]:
 
 
 def _first_process(isolation: Isolation, template: Template, limits: BoxLimits, inside: Path) -> list[str]:
-    program = f"import sys; sys.path.insert(0, {str(inside)!r}); from guest.main import main; main()"
+    program = f"import sys; sys.path.insert(0, {str(inside)!r}); from tiltyard.sandbox.guest.main import main; main()"
     return [*python_in(isolation, template), "-I", "-S", "-E", "-c", program, _settings(isolation, limits)]
 
 

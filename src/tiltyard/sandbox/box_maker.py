@@ -49,6 +49,7 @@ class BoxMaker:
         self._warm = warm
         self._ready: dict[str, deque[Box]] = {name: deque() for name in self.templates}
         self._boxes: dict[str, Box] = {}
+        self._taken: set[str] = set()
         self._baking: dict[str, asyncio.Task[Baked | None]] = {}
         self._filling: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -59,8 +60,7 @@ class BoxMaker:
     @property
     def live(self) -> list[Box]:
         """The sandboxes that were taken and are not dead."""
-        ready = {box.id for boxes in self._ready.values() for box in boxes}
-        return [box for box in self._boxes.values() if box.id not in ready]
+        return [box for box in self._boxes.values() if box.id in self._taken]
 
     async def start(self) -> None:
         """Clear away what a crash left, then get ready; with `warm`, waits until that many are.
@@ -110,6 +110,7 @@ class BoxMaker:
             box = self._from_ready(template)
         if box is None:
             box = await self._make(self.templates[template], limits)
+        self._taken.add(box.id)
         self._refill(template)
         box.envs.update(envs or {})
         return box
@@ -145,8 +146,12 @@ class BoxMaker:
 
     async def _fill(self, template: str) -> None:
         while (missing := self._warm - len(self._ready[template])) > 0:
-            made = await asyncio.gather(*(self._make(self.templates[template]) for _ in range(missing)))
-            self._ready[template].extend(box for box in made if box.alive)
+            making = (self._make(self.templates[template]) for _ in range(missing))
+            made = await asyncio.gather(*making, return_exceptions=True)
+            self._ready[template].extend(box for box in made if isinstance(box, Box) and box.alive)
+            for failure in made:
+                if isinstance(failure, BaseException):
+                    raise failure
 
     async def _make(self, template: Template, limits: BoxLimits | None = None) -> Box:
         baked = await self._baked(template) if template.setup else None
@@ -231,3 +236,4 @@ class BoxMaker:
         """Forget a sandbox when it is dead; one that broke off the connection is made dead."""
         await box.wait_dead()
         self._boxes.pop(box.id, None)
+        self._taken.discard(box.id)

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tiltyard.errors import BoxGoneError
+from tiltyard.sandbox.alone import lay_program
 from tiltyard.sandbox.keeper.clearing import clear_groups, started_at, thaw
 from tiltyard.sandbox.keeper.main import MAX_MESSAGE
 
-_PROGRAM = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from keeper.main import main; main()"
+_KEEPER = Path(__file__).with_name("keeper")
+_PROGRAM = "import sys; sys.path.insert(0, {!r}); from tiltyard.sandbox.keeper.main import main; main()"
 _STALE_S = 60
 _CLOSE_S = 10
 _POLL_S = 0.005
@@ -56,13 +58,24 @@ class Keeping:
         (making / "boxes").mkdir(parents=True)
         (making / "boxes").chmod(0o700)
         making.chmod(0o711)
+        lay_program(_KEEPER, making / "keeper")
         lock = os.open(making / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         making.rename(self.folder)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
+        program = _PROGRAM.format(str(self.folder / "keeper"))
         self._process = subprocess.Popen(  # noqa: S603 - our own program in our own interpreter
-            [self._python, "-I", "-S", "-c", _PROGRAM, str(self.folder), str(os.getpid()), str(lock)],
+            [
+                self._python,
+                "-I",
+                "-S",
+                "-c",
+                _PROGRAM.format(str(self.folder / "keeper")),
+                str(self.folder),
+                str(os.getpid()),
+                str(lock),
+            ],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             pass_fds=[lock],

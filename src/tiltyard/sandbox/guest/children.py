@@ -9,8 +9,8 @@ import os
 import resource
 from collections.abc import Callable
 
-from .loop import IN, OUT, Link, Loop
-from .wire import CHUNK, EXITED, GRANT, NUMBER, PTY, STDERR, STDOUT, WINDOW
+from tiltyard.sandbox.guest.loop import IN, OUT, Link, Loop
+from tiltyard.sandbox.guest.wire import CHUNK, EXITED, GRANT, NUMBER, PTY, STDERR, STDOUT, WINDOW
 
 _FIONREAD, _TIOCSCTTY, _TIOCSWINSZ = 0x541B, 0x540E, 0x5414
 _GHOST_EVERY_S, _MOST_GHOSTS = 0.05, 64

@@ -6,8 +6,8 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 
-from .loop import Link
-from .wire import CHUNK, DATA, DONE, ENTRIES, GRANT, NUMBER, USER, USER_ID, WINDOW
+from tiltyard.sandbox.guest.loop import Link
+from tiltyard.sandbox.guest.wire import CHUNK, DATA, DONE, ENTRIES, GRANT, NUMBER, USER, USER_ID, WINDOW
 
 _MOST_ENTRIES = 50_000
 _ENTRIES_AT_ONCE = 128

@@ -8,7 +8,7 @@ import select
 import time
 from collections.abc import Callable
 
-from .wire import CHUNK, HEADER, MAX_FRAME
+from tiltyard.sandbox.guest.wire import CHUNK, HEADER, MAX_FRAME
 
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 FULL = 1024 * 1024

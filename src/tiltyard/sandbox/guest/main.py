@@ -11,12 +11,12 @@ import os
 import resource
 import sys
 
-from . import upkeep
-from .children import Child, Children
-from .files import Reading, Work, Writing, entry, make_parents, move, remove, walk
-from .loop import IN, Link, Loop
-from .watches import Watch
-from .wire import CALL, CANCEL, DATA, DONE, END, FAILED, GRANT, HELLO, NUMBER
+from tiltyard.sandbox.guest import upkeep
+from tiltyard.sandbox.guest.children import Child, Children
+from tiltyard.sandbox.guest.files import Reading, Work, Writing, entry, make_parents, move, remove, walk
+from tiltyard.sandbox.guest.loop import IN, Link, Loop
+from tiltyard.sandbox.guest.watches import Watch
+from tiltyard.sandbox.guest.wire import CALL, CANCEL, DATA, DONE, END, FAILED, GRANT, HELLO, NUMBER
 
 _HOST = 3
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36

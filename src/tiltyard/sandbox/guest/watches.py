@@ -6,8 +6,8 @@ import ctypes
 import os
 import stat
 
-from .loop import IN, Link, Loop
-from .wire import EVENT
+from tiltyard.sandbox.guest.loop import IN, Link, Loop
+from tiltyard.sandbox.guest.wire import EVENT
 
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _OVERFLOW, _IGNORED, _IS_DIR, _ONLY_DIR = 0x4000, 0x8000, 0x40000000, 0x01000000

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from .clearing import started_at, thaw
+from tiltyard.sandbox.keeper.clearing import started_at, thaw
 
 _INFO = 5
 """The last descriptor that bubblewrap gets: 3 is the host, 4 the filter."""

@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .clearing import clear_groups, kill_orphans
-from .kept import Kept, become
+from tiltyard.sandbox.keeper.clearing import clear_groups, kill_orphans
+from tiltyard.sandbox.keeper.kept import Kept, become
 
 MAX_MESSAGE = 256 * 1024
 _PR_SET_CHILD_SUBREAPER = 36
