@@ -105,6 +105,22 @@ def test_a_sandbox_that_ends_by_itself_is_noticed(who):
     play(who, scenario)
 
 
+@pytest.mark.parametrize("who", WORLDS)
+def test_a_sandbox_that_breaks_the_protocol_is_killed(who):
+    """One that cannot be talked to any more is not left running."""
+
+    async def scenario(maker):
+        box = await maker.take("base")
+        await sh(box, "setsid sleep 1000 > /dev/null 2>&1 & exit 0")
+        box._link.data_received(HEADER.pack(1 << 30, DONE, 1))
+        assert await box.wait_dead() == "the sandbox broke the protocol: a frame of 1073741824 bytes"
+        assert not box.alive
+        while maker.live:
+            await asyncio.sleep(0.01)
+
+    play(who, scenario)
+
+
 async def _linked():
     """A link, and the end of it that can send what it likes."""
     ours, theirs = socket.socketpair()

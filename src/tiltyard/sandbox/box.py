@@ -92,6 +92,10 @@ class Box:
         if self._why is None:
             self._why = why
         self._link.close(why)
+        await self.clear_away()
+
+    async def clear_away(self) -> None:
+        """Kill what is left of it, for whatever reason it ended; returns when nothing is left."""
         try:
             await self._parts.keeping.kill(self.id)
         except BoxGoneError:  # the keeper is gone, and took the sandbox with it

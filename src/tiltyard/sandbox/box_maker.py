@@ -60,7 +60,7 @@ class BoxMaker:
     @property
     def live(self) -> list[Box]:
         """The sandboxes that were taken and are not dead."""
-        return [box for box in self._boxes.values() if box.id in self._taken]
+        return [box for box in self._boxes.values() if box.id in self._taken and box.alive]
 
     async def start(self) -> None:
         """Clear away what a crash left, then get ready; with `warm`, waits until that many are.
@@ -204,7 +204,8 @@ class BoxMaker:
         except BaseException:
             ours.close()
             raise
-        link = await BoxLink.over(ours, lambda _why: None)
+        broken = asyncio.Event()
+        link = await BoxLink.over(ours, lambda _why: broken.set())
         kept.ended.add_done_callback(lambda _: link.close("the sandbox ended"))
         try:
             async with asyncio.timeout(_START_S):
@@ -227,13 +228,14 @@ class BoxMaker:
             limits,
             BoxParts(link, keeping, kept, pid, groups, tuple(python_in(self.isolation, template)), Homes(outside)),
         )
-        ending = asyncio.create_task(self._see_off(box))
+        ending = asyncio.create_task(self._see_off(box, broken))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         return box
 
-    async def _see_off(self, box: Box) -> None:
+    async def _see_off(self, box: Box, broken: asyncio.Event) -> None:
         """Forget a sandbox when it is dead; one that broke off the connection is made dead."""
-        await box.wait_dead()
+        await broken.wait()
+        await box.clear_away()
         self._boxes.pop(box.id, None)
         self._taken.discard(box.id)

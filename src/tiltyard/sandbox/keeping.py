@@ -66,16 +66,7 @@ class Keeping:
         ours.setblocking(False)
         program = _PROGRAM.format(str(self.folder / "keeper"))
         self._process = subprocess.Popen(  # noqa: S603 - our own program in our own interpreter
-            [
-                self._python,
-                "-I",
-                "-S",
-                "-c",
-                _PROGRAM.format(str(self.folder / "keeper")),
-                str(self.folder),
-                str(os.getpid()),
-                str(lock),
-            ],
+            [self._python, "-I", "-S", "-c", program, str(self.folder), str(os.getpid()), str(lock)],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             pass_fds=[lock],
