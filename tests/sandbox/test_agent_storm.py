@@ -31,7 +31,6 @@ class ServerProcess:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.owners = set()
-        self.process = self.start()
 
     def start(self):
         options = ["--port", str(self.port), "--key", KEY, "--warm", "2"]
@@ -41,7 +40,6 @@ class ServerProcess:
         assert self.process.stdout is not None
         assert any("Ctrl-C" in line for line in self.process.stdout)
         self.owners.add(_owner(self.process.pid))
-        return self.process
 
     def end(self, number):
         self.process.send_signal(number)
@@ -74,8 +72,9 @@ def _owner(pid):
             words = (folder / "cmdline").read_text().split("\0")
         except (OSError, UnicodeDecodeError):
             continue
-        if str(pid) in words and any("keeper.py" in word for word in words):
-            return next(word for word in words if "/owner-" in word).rpartition("/owner-")[2]
+        owned = [word for word in words if "/owner-" in word]
+        if str(pid) in words and owned:
+            return owned[0].rpartition("/owner-")[2]
     raise AssertionError(f"server {pid} has no keeper")
 
 
@@ -83,9 +82,12 @@ def _owner(pid):
 def server(sandbox_server):
     del sandbox_server  # this machine can have sandboxes
     server = ServerProcess()
-    yield server
-    if server.process.poll() is None:
-        server.end(signal.SIGTERM)
+    try:
+        server.start()
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.end(signal.SIGTERM)
 
 
 @pytest.mark.slow
