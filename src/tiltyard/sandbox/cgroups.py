@@ -1,10 +1,12 @@
 """Control groups: where this process may make them, and what a sandbox's limits are in them."""
 
 import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from tiltyard.sandbox.box_model import BoxLimits
+from tiltyard.sandbox.keeper.clearing import clear_groups
 
 _PERIOD_US = 100_000
 _SPARE_PROCESSES = 12
@@ -124,14 +126,16 @@ def find_cgroups() -> Cgroups:
 
 
 def _may_make(folder: str) -> bool:
-    """Whether a group can be made there, by making one."""
+    """Whether a group can be made there and a process of ours put into it, by doing so."""
     trial = f"{folder}/tiltyard-trial-{os.getpid()}"
     try:
         os.mkdir(trial)
-        os.rmdir(trial)
     except OSError:
         return False
-    return True
+    moved = subprocess.run(  # noqa: S603 - a fixed command; a shell moves itself, and is gone
+        ["/bin/sh", "-c", 'echo 0 > "$0/cgroup.procs"', trial], stderr=subprocess.DEVNULL, check=False
+    )
+    return not clear_groups([trial]) and moved.returncode == 0
 
 
 def _own_v1(controller: str) -> str:
