@@ -26,7 +26,7 @@ def play(url: str, key: str) -> dict:
     command = sandbox.commands.run("cat", background=True, stdin=True)
     sandbox.commands.send_stdin(command.pid, "fed")
     told["fed"] = next(iter(command))[0]
-    told["killed"] = [command.kill(), sandbox.commands.list()]
+    told["killed"] = [command.kill(), command.pid in [process.pid for process in sandbox.commands.list()]]
     sandbox.files.write("d/f", "grüße")
     told["files"] = [sandbox.files.read("d/f"), sandbox.files.exists("no"), [e.path for e in sandbox.files.list("d")]]
     sandbox.set_timeout(100)

@@ -180,6 +180,14 @@ def test_a_time_out_that_cannot_be_is_refused(wire, timeout, said):
     assert (answer.status_code, said in answer.json()["message"]) == (400, True), answer.text
 
 
+def test_a_paused_sandbox_does_not_go_on_for_a_time_that_cannot_be(sandbox, wire):
+    """It would run without an end to its time."""
+    sandbox.pause()
+    for given in (-1, 10**12):
+        assert wire.api("POST", f"/sandboxes/{sandbox.sandbox_id}/connect", {"timeout": given}).status_code == 400
+    assert not sandbox.is_running()
+
+
 def test_a_negative_time_out_changes_nothing(sandbox, wire):
     """The sandbox lives on as long as it would have."""
     ends = sandbox.get_info().end_at

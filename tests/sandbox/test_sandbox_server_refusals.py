@@ -186,3 +186,19 @@ def test_a_full_disk_is_told_and_can_be_emptied(sandbox):
     sandbox.files.remove("big")
     sandbox.files.write("small", "fits")
     assert sandbox.files.read("small") == "fits"
+
+
+@pytest.mark.parametrize("name", ["Connect-Timeout-Ms", "Keepalive-Ping-Interval", "Authorization", "Idempotency-Key"])
+@pytest.mark.parametrize("value", [b"\xb2", b"9" * 400, b"9" * 5000, b"-1", b"inf", b"Basic /w==", b"\xff\xfe"])
+def test_a_header_of_an_odd_form_is_refused_or_left_aside(wire, made, name, value):
+    """Digits of another kind, too many of them, bytes that are no text: never an error of the server's own."""
+    head = {**wire.access(made), "Content-Type": "application/connect+json", name: value}
+    data = json.dumps({"process": {"cmd": "true", "args": []}}).encode()
+    started = wire.http.post("/process.Process/Start", content=struct.pack(">BI", 0, len(data)) + data, headers=head)
+    assert started.status_code in (200, 400, 401)
+
+
+def test_a_list_request_of_an_odd_form_is_refused(wire):
+    """A page that no list has, a time that no clock has."""
+    assert wire.api("GET", "/v2/sandboxes?nextToken=" + "9" * 5000).status_code == 400
+    assert wire.api("GET", "/v2/sandboxes?startedAfter=0001-01-01").status_code in (200, 400)

@@ -23,7 +23,7 @@ EXPECTED = {
     "exit": [3, "out\n", "err\n"],
     "timeout": True,
     "fed": "fed",
-    "killed": [True, []],
+    "killed": [True, False],
     "files": ["grüße", False, ["/home/user/d/f"]],
     "paused": [False, True],
     "ended": [True, False, False],

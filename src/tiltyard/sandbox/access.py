@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from starlette.requests import Request
 
+from tiltyard.sandbox.fields import digits
 from tiltyard.sandbox.live import LiveSandbox, Sandboxes
 from tiltyard.sandbox.refusal import RefusedError
 
@@ -67,7 +68,7 @@ def signed_for(request: Request, sandboxes: Iterable[LiveSandbox], operation: st
         raw = ":".join([*signed, sandbox.token, *([expires] if expires else [])])
         digest = base64.b64encode(hashlib.sha256(raw.encode()).digest()).rstrip(b"=").decode()
         if _same(signature, f"v1_{digest}"):
-            if expires and not (expires.isdigit() and int(expires) >= time.time()):
+            if expires and (digits(expires) or 0) < time.time():
                 raise RefusedError("unauthenticated", "signature is already expired")
             return sandbox
     raise RefusedError("unauthenticated", "invalid signature")

@@ -28,6 +28,7 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
 
 _SPREAD = """
 import os, sys, tarfile
+whole = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
     for member in tar:
         path = "/" + member.name
@@ -38,7 +39,7 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
                 os.unlink(path)
             except OSError:
                 continue
-        tar.extract(member, "/", set_attrs=True, numeric_owner=True)
+        tar.extract(member, "/", set_attrs=True, numeric_owner=True, **whole)
 """
 
 
@@ -73,7 +74,8 @@ async def bake(box: Box, archive: Path) -> Baked:
                 if isinstance(item, Exited):
                     if item.exit_code != 0:
                         raise ConfigurationError(
-                            f"what the set-up of template {box.template.name!r} left cannot be kept: {said.decode()}"
+                            f"what the set-up of template {box.template.name!r} left cannot be kept: "
+                            f"{said.decode(errors='replace')}"
                         )
                 elif item.stream == "stderr":
                     said = (said + item.data)[-_SHOWN_CHARS:]

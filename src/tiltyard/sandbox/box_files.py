@@ -8,15 +8,19 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, get_args
 
-from tiltyard.errors import BoxArgumentError, BoxError, BoxGoneError, BoxPathMissingError
-from tiltyard.sandbox.box_link import BoxLink, Channel
+from tiltyard.errors import BoxArgumentError, BoxError, BoxPathMissingError
+from tiltyard.sandbox.box_link import NONSENSE, BoxLink, Channel
 from tiltyard.sandbox.box_model import Entry, WatchEvent
 from tiltyard.sandbox.guest.wire import DATA, ENTRIES, EVENT, HOME, USER, WINDOW
 
 _KINDS = ("file", "directory", "symlink", "other")
 _EVENTS = get_args(WatchEvent.__dataclass_fields__["kind"].type)
-_MOST_ENTRIES = 60_000
+_MOST_LISTED_BYTES = 48 * 1024 * 1024
+"""What a listing may come to on the wire; an honest first process stops well before."""
+
 _MOST_EVENTS = 10_000
+_LONGEST_EVENT = 8192
+_LARGEST_NUMBER = 1 << 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ def entry_of(told: Any) -> Entry:
     """
     if told["kind"] not in _KINDS:
         raise ValueError("no such kind of entry")
+    if max(abs(int(told["size"])), abs(int(told["modified_ns"]))) > _LARGEST_NUMBER:
+        raise ValueError("no file has such numbers")
     target = told["symlink_target"]
     return Entry(
         name=str(told["name"]),
@@ -177,7 +183,7 @@ class Watch:
 
     def _receive(self, kind: int, payload: bytes) -> None:
         told = json.loads(payload)
-        if kind != EVENT or told["kind"] not in _EVENTS:
+        if kind != EVENT or told["kind"] not in _EVENTS or len(payload) > 2 * _LONGEST_EVENT:
             raise ValueError("no such event")
         self._events.append(WatchEvent(told["kind"], str(told["name"]), str(told["path"])))
         self._news.set()
@@ -222,8 +228,8 @@ class BoxFiles:
         told = await self._link.call(op, **arguments)
         try:
             return entry_of(told)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._broken() from error
+        except NONSENSE as error:
+            raise self._link.broke("an entry that makes no sense") from error
 
     async def list(self, path: str, depth: int) -> list[Entry]:
         """What is in a folder, a folder before what is in it.
@@ -232,9 +238,12 @@ class BoxFiles:
             BoxError: It cannot be listed.
         """
         found: list[Entry] = []
+        told_bytes = 0
 
         def receive(kind: int, payload: bytes) -> None:
-            if kind != ENTRIES or len(found) > _MOST_ENTRIES:
+            nonlocal told_bytes
+            told_bytes += len(payload)
+            if kind != ENTRIES or told_bytes > _MOST_LISTED_BYTES:
                 raise ValueError("entries without an end")
             found.extend(entry_of(told) for told in json.loads(payload))
 
@@ -276,12 +285,8 @@ class BoxFiles:
         channel.close()
         try:
             return entry_of(told)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._broken() from error
-
-    def _broken(self) -> BoxGoneError:
-        self._link.close("the sandbox broke the protocol: an entry that makes no sense")
-        return BoxGoneError(self._link.gone or "")
+        except NONSENSE as error:
+            raise self._link.broke("an entry that makes no sense") from error
 
 
 async def pieces(data: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -44,12 +45,15 @@ _ERRORS: dict[str, type[BoxError]] = {
 }
 _MAX_TEXT = 2000
 
+NONSENSE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, struct.error)
+"""What it raises to read what makes no sense."""
+
 
 class Channel:
     """One call and all that belongs to it, such as the output of the command that it started.
 
-    `receive(kind, payload)` is called for each frame between the answers; a `ValueError`, `KeyError` or `TypeError`
-    of it means that the frame makes no sense, and ends the sandbox. `lost(error)` is called when the sandbox is gone.
+    `receive(kind, payload)` is called for each frame between the answers; one of `NONSENSE` from it means that the
+    frame makes no sense, and ends the sandbox. `lost(error)` is called when the sandbox is gone.
     """
 
     def __init__(self, link: "BoxLink", number: int, receive: Callable[[int, bytes], None] | None) -> None:
@@ -63,8 +67,8 @@ class Channel:
         self._closed = False
 
     def granted(self, count: int) -> None:
-        """The sandbox takes so many bytes more."""
-        self._credit += count
+        """The sandbox takes so many bytes more, and never more than a window: what it does not read waits here."""
+        self._credit = min(self._credit + count, WINDOW)
         self._granted.set()
 
     async def send(self, data: bytes) -> None:
@@ -194,6 +198,11 @@ class BoxLink(asyncio.Protocol):
                 channel.lost(error)
         self._broken(why)
 
+    def broke(self, how: str) -> BoxGoneError:
+        """End the connection to a sandbox that says what makes no sense; returns the error to raise."""
+        self.close(f"the sandbox broke the protocol: {how}")
+        return BoxGoneError(self.gone or how)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
         assert isinstance(transport, asyncio.Transport)
@@ -210,7 +219,7 @@ class BoxLink(asyncio.Protocol):
         while self.gone is None and len(self._arrived) - taken >= HEADER.size:
             length, kind, number = HEADER.unpack_from(self._arrived, taken)
             if length > MAX_FRAME:
-                self.close(f"the sandbox broke the protocol: a frame of {length} bytes")
+                self.broke(f"a frame of {length} bytes")
                 return
             start = taken + HEADER.size
             if len(self._arrived) < start + length:
@@ -218,8 +227,8 @@ class BoxLink(asyncio.Protocol):
             taken = start + length
             try:
                 self._frame(kind, number, bytes(self._arrived[start:taken]))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                self.close(f"the sandbox broke the protocol: {type(error).__name__} in a frame of kind {kind}")
+            except NONSENSE as error:
+                self.broke(f"{type(error).__name__} in a frame of kind {kind}")
                 return
         del self._arrived[:taken]
 
@@ -237,6 +246,6 @@ class BoxLink(asyncio.Protocol):
             told = json.loads(payload)
             channel.fail(_ERRORS.get(str(told["code"]), BoxError)(str(told["text"])[:_MAX_TEXT]))
         elif kind == GRANT:
-            channel.granted(min(NUMBER.unpack(payload)[0], WINDOW))
+            channel.granted(NUMBER.unpack(payload)[0])
         elif channel.receive is not None:
             channel.receive(kind, payload)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from tiltyard.errors import BoxError
-from tiltyard.sandbox.box_link import BoxLink, Channel
+from tiltyard.sandbox.box_link import NONSENSE, BoxLink, Channel
 from tiltyard.sandbox.box_model import Exited, Output, ProcessInfo
 from tiltyard.sandbox.guest.wire import EXITED, PTY, STDERR, STDOUT, WINDOW
 
@@ -138,6 +138,8 @@ class Process:
         except BoxError:
             channel.close()
             raise
+        except NONSENSE as error:
+            raise self._link.broke("a process without a number") from error
 
     def subscribe(self) -> Subscription:
         """Read its output from now on; the first reader gets what there was before, too."""

@@ -1,12 +1,13 @@
 """What a sandbox as a whole does and uses: stopped, going on, measured."""
 
+import math
 import os
 import signal
 import time
 from pathlib import Path
 
 from tiltyard.errors import BoxError, BoxGoneError
-from tiltyard.sandbox.box_link import BoxLink
+from tiltyard.sandbox.box_link import NONSENSE, BoxLink
 from tiltyard.sandbox.box_model import BoxLimits, BoxMetrics
 from tiltyard.sandbox.cgroups import GroupOrder
 
@@ -84,9 +85,10 @@ class BoxState:
         try:
             cpu_s, memory = float(told["cpu_s"]), int(told["memory"])
             disk_used, disk_total = int(told["disk_used"]), int(told["disk_total"])
-        except (ValueError, KeyError, TypeError) as error:
-            self._link.close("the sandbox broke the protocol: metrics that make no sense")
-            raise BoxGoneError(self._link.gone or "") from error
+            if not math.isfinite(cpu_s):
+                raise ValueError("no number")
+        except NONSENSE as error:
+            raise self._link.broke("metrics that make no sense") from error
         cpu_s, memory, cache = self._measured(cpu_s, memory)
         now = time.monotonic()
         before, self._cpu_mark = self._cpu_mark, (now, cpu_s)

@@ -10,14 +10,25 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from tiltyard._boundary import shown
 from tiltyard.errors import BoxError
 from tiltyard.sandbox.access import sandbox_of, user_of
 from tiltyard.sandbox.box import Box
 from tiltyard.sandbox.box_model import Exited, ProcessInfo
 from tiltyard.sandbox.box_process import Process
-from tiltyard.sandbox.fields import checked_text, flag, integer, nested, optional_text, text, texts, variables
+from tiltyard.sandbox.fields import (
+    checked_text,
+    digits,
+    flag,
+    integer,
+    nested,
+    optional_text,
+    text,
+    texts,
+    variables,
+)
 from tiltyard.sandbox.framing import FrameStream, first_message, frame, messages, raw_frame, unary_request
-from tiltyard.sandbox.live import Sandboxes
+from tiltyard.sandbox.live import MAX_TIMEOUT_S, Sandboxes
 from tiltyard.sandbox.refusal import RefusedError, sandbox_ended
 
 KEEPALIVE_S = 50.0
@@ -222,11 +233,12 @@ def _timeout_s(request: Request) -> float | None:
     given = request.headers.get("connect-timeout-ms")
     if given is None:
         return None
-    if not given.isdigit() or int(given) < 1:
-        raise RefusedError("invalid_argument", f"Connect-Timeout-Ms must be milliseconds >= 1, got {given!r}")
-    return int(given) / 1000
+    milliseconds = digits(given)
+    if not milliseconds:
+        raise RefusedError("invalid_argument", f"Connect-Timeout-Ms must be milliseconds >= 1, got {shown(given)}")
+    return min(milliseconds / 1000, MAX_TIMEOUT_S)
 
 
 def _keepalive_s(request: Request) -> float:
-    given = request.headers.get("keepalive-ping-interval", "")
-    return max(MIN_KEEPALIVE_S, float(given)) if given.isdigit() else KEEPALIVE_S
+    seconds = digits(request.headers.get("keepalive-ping-interval", ""))
+    return KEEPALIVE_S if seconds is None else max(MIN_KEEPALIVE_S, min(seconds, MAX_TIMEOUT_S))

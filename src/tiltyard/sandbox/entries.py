@@ -15,6 +15,8 @@ EVENT_TYPES = {
     "chmod": "EVENT_TYPE_CHMOD",
 }
 
+_FIRST_S, _LAST_S = -62_135_596_800.0, 253_402_300_799.0
+
 
 def entry_json(entry: Entry) -> dict[str, Any]:
     """A file, as the remote calls answer it; long numbers are strings."""
@@ -53,5 +55,9 @@ def event_json(event: WatchEvent, entry: Entry | None) -> dict[str, Any]:
 
 
 def timestamp(seconds: float) -> str:
-    """A time of day as the protocol writes it."""
+    """A time of day as the protocol writes it; one that no calendar has becomes the first or last that it has.
+
+    A file's time may be any number: `touch` sets it.
+    """
+    seconds = max(_FIRST_S, min(seconds, _LAST_S))
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

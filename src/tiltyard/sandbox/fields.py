@@ -106,6 +106,11 @@ def variables(body: JsonObject, name: str) -> dict[str, str]:
     return found
 
 
+def digits(given: str) -> int | None:
+    """A number that a header or a query writes in plain digits, not too many of them; None when it does not."""
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < MAX_DIGITS else None
+
+
 def integer(body: JsonObject, name: str, default: int | None = None) -> int:
     """A whole number; the wire writes long ones as strings.
 

@@ -7,6 +7,8 @@ from urllib.parse import parse_qsl, unquote
 
 from starlette.datastructures import QueryParams
 
+from tiltyard._boundary import shown
+from tiltyard.sandbox.fields import digits
 from tiltyard.sandbox.live import LiveSandbox
 from tiltyard.sandbox.refusal import RefusedError
 
@@ -110,13 +112,14 @@ def _limit(text: str) -> int:
 def _time(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise RefusedError(
             "invalid_argument", f"startedAfter must be a time such as 2026-01-31T12:00:00Z: {error}"
         ) from error
 
 
 def _token(text: str) -> int:
-    if not text.isdecimal():
-        raise RefusedError("invalid_argument", f"nextToken {text!r} is none of this server's")
-    return int(text)
+    number = digits(text)
+    if number is None:
+        raise RefusedError("invalid_argument", f"nextToken {shown(text)} is none of this server's")
+    return number

@@ -149,12 +149,7 @@ class Sandboxes:
         Raises:
             RefusedError: The number is negative, or more than a month.
         """
-        if timeout_s < 0:
-            raise RefusedError("invalid_argument", f"timeout must be >= 0 seconds, got {timeout_s}")
-        if timeout_s > MAX_TIMEOUT_S:
-            raise RefusedError(
-                "invalid_argument", f"timeout must be <= {MAX_TIMEOUT_S} seconds (30 days), got {timeout_s}"
-            )
+        _check_timeout(timeout_s)
         sandbox.ends_at = time.time() + timeout_s
         self._stop_timer(sandbox)
         if not sandbox.paused:
@@ -187,6 +182,7 @@ class Sandboxes:
         Raises:
             RefusedError: It is gone, or the time-out is no number of seconds.
         """
+        _check_timeout(timeout_s)
         async with sandbox.changing:
             self.get(sandbox.id)
             was_paused = sandbox.paused
@@ -236,3 +232,10 @@ class Sandboxes:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _check_timeout(timeout_s: int) -> None:
+    if timeout_s < 0:
+        raise RefusedError("invalid_argument", f"timeout must be >= 0 seconds, got {timeout_s}")
+    if timeout_s > MAX_TIMEOUT_S:
+        raise RefusedError("invalid_argument", f"timeout must be <= {MAX_TIMEOUT_S} seconds (30 days), got {timeout_s}")

@@ -14,6 +14,7 @@ from tiltyard.sandbox.guest.wire import CHUNK, EXITED, GRANT, NUMBER, PTY, STDER
 
 _FIONREAD, _TIOCSCTTY, _TIOCSWINSZ = 0x541B, 0x540E, 0x5414
 _GHOST_EVERY_S, _MOST_GHOSTS = 0.05, 64
+_MOST_FAILURE = 4096
 
 
 class Child:
@@ -201,10 +202,11 @@ class Children:
         told, tell = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.close(told)  # with a reader left in the writer itself, a write that nobody reads would never fail
             _become(call, fds, terminal, tell, self._limits, self._allow_dump)
         os.close(tell)
         with open(told, "rb", buffering=0) as pipe:
-            failure = pipe.read(512)
+            failure = pipe.read(_MOST_FAILURE)
         if failure:
             os.waitpid(pid, 0)
             number, _, name = failure.decode("utf-8", "surrogateescape").partition(" ")
@@ -267,7 +269,7 @@ def _become(call: dict, fds: list[int], terminal: bool, tell: int, limits: dict,
         os.umask(0o022)
         os.execvpe(name, [name, *call["args"]], call["envs"])  # noqa: S606 - arguments are passed on as they are
     except OSError as error:
-        os.write(tell, f"{error.errno} {name}".encode("utf-8", "surrogateescape"))
+        os.write(tell, f"{error.errno} {name}".encode("utf-8", "surrogateescape")[:_MOST_FAILURE])
     except BaseException:  # noqa: BLE001 - nothing may go on in this copy of the first process
-        os.write(tell, f"22 {name}".encode("utf-8", "surrogateescape"))
+        os.write(tell, f"22 {name}".encode("utf-8", "surrogateescape")[:_MOST_FAILURE])
     os._exit(127)

@@ -11,6 +11,9 @@ from tiltyard.sandbox.guest.wire import CHUNK, DATA, DONE, ENTRIES, GRANT, NUMBE
 
 _MOST_ENTRIES = 50_000
 _ENTRIES_AT_ONCE = 128
+_CHARS_AT_ONCE, _MOST_CHARS = 128 * 1024, 6 * 1024 * 1024
+"""Of paths: a byte of one that is not UTF-8 takes six in a frame, which holds a megabyte."""
+_MOST_METADATA = 64 * 1024
 _XATTR = "user.e2b."
 _OWNERS = {0: "root", USER_ID: USER, 65534: "root"}  # what the namespace has no number for is the host's, read-only
 
@@ -59,9 +62,10 @@ def _kind(mode: int) -> str:
 def _metadata(path: str) -> dict:
     try:
         names = [name for name in os.listxattr(path, follow_symlinks=False) if name.startswith(_XATTR)]
-        return {name[len(_XATTR) :]: os.getxattr(path, name).decode("utf-8", "replace") for name in names}
+        told = {name[len(_XATTR) :]: os.getxattr(path, name).decode("utf-8", "replace") for name in names}
     except OSError:
         return {}
+    return told if sum(map(len, [*told, *told.values()])) <= _MOST_METADATA else {}
 
 
 def walk(path: str, depth: int) -> Iterator[list[dict]]:
@@ -71,24 +75,33 @@ def walk(path: str, depth: int) -> Iterator[list[dict]]:
         OSError: The folder itself cannot be read.
         ValueError: There are more than can be told.
     """
-    portion, count = [], 0
+    portion, held, count, chars = [], 0, 0, 0
     pending = [(child, 1) for child in reversed(_children(path))]
     while pending:
         child, level = pending.pop()
         try:
             found = entry(child)
-            if level < depth and stat.S_ISDIR(os.lstat(child).st_mode):
-                pending += [(below, level + 1) for below in reversed(_children(child))]
-        except OSError:  # gone since, or not to be read: the rest can still be told
+        except OSError:  # gone since: the rest can still be told
             continue
+        if level < depth and stat.S_ISDIR(os.lstat(child).st_mode):
+            pending += [(below, level + 1) for below in reversed(_readable(child))]
         portion.append(found)
-        count += 1
-        if count > _MOST_ENTRIES:
-            raise ValueError(f"more than {_MOST_ENTRIES} entries below {path}")
-        if len(portion) >= _ENTRIES_AT_ONCE:
+        size = len(child) + len(found["symlink_target"] or "") + sum(map(len, found["metadata"].values()))
+        held, chars, count = held + size, chars + size, count + 1
+        if count > _MOST_ENTRIES or chars > _MOST_CHARS:
+            raise ValueError(f"more entries below {path} than can be told: {count} of {chars} characters are too many")
+        if len(portion) >= _ENTRIES_AT_ONCE or held > _CHARS_AT_ONCE:
             yield portion
-            portion = []
+            portion, held = [], 0
     yield portion
+
+
+def _readable(path: str) -> list[str]:
+    """What is in a folder below the one that is listed; nothing where that may not be seen, or is gone."""
+    try:
+        return _children(path)
+    except OSError:
+        return []
 
 
 def _children(path: str) -> list[str]:

@@ -41,21 +41,32 @@ class Watch:
         if self._fd < 0:
             raise OSError(24, "no more folders can be watched", self._root)
         self._add(self._root, quiet=True)
+        if not self._folders:
+            self.close()
+            raise OSError(24, "no more folders can be watched", self._root)
         loop.wait_for(self._fd, IN, lambda _events: self.read())
 
     def _add(self, folder: str, quiet: bool) -> None:
         """Watch a folder; what is in a new one already is told as made, unless that is not news."""
+        pending = self._begin(folder)
+        while pending and self._recursive:
+            try:
+                children = list(os.scandir(pending.pop()))
+            except OSError:  # gone again, or not to be read
+                continue
+            for child in children:
+                if not quiet:
+                    self._tell("create", child.path)
+                if child.is_dir(follow_symlinks=False):
+                    pending += self._begin(child.path)
+
+    def _begin(self, folder: str) -> list[str]:
+        """Watch this folder alone; returns it, or nothing where that cannot be."""
         number = self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _ALL | _ONLY_DIR)
         if number < 0:
-            return
+            return []
         self._folders[number] = folder
-        if not self._recursive:
-            return
-        for child in os.scandir(folder):
-            if not quiet:
-                self._tell("create", child.path)
-            if child.is_dir(follow_symlinks=False):
-                self._add(child.path, quiet)
+        return [folder]
 
     def read(self) -> None:
         """Tell the host what happened up to now."""
@@ -84,10 +95,7 @@ class Watch:
             if mask & bit:
                 self._tell(kind, path)
         if self._recursive and mask & _IS_DIR and mask & (_CREATE | _MOVED_TO):
-            try:
-                self._add(path, quiet=False)
-            except OSError:  # gone again
-                return
+            self._add(path, quiet=False)
 
     def _tell(self, kind: str, path: str) -> None:
         if not self._link.full:
