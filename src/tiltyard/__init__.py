@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tiltyard.build import LocalModel
     from tiltyard.envs.agent.env import AgentEnv
     from tiltyard.envs.base import Env, TextEnv, TurnEnv
     from tiltyard.envs.check import check_env
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from tiltyard.envs.openenv.client import OpenEnvClient
     from tiltyard.envs.openenv.embedded import OpenEnv
     from tiltyard.envs.openenv.remote import RemoteEnvClient
+    from tiltyard.envs.qa import QADatasetEnv
     from tiltyard.envs.text_turns import TextTurns
     from tiltyard.envs.tool import EnvTool
     from tiltyard.envs.tool_turns import ToolTurns
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         PolicyError,
         PromptTooLongError,
         RolloutError,
+        RowsNotFoundError,
         ServerFullError,
         TemplateError,
         TiltyardError,
@@ -37,12 +40,14 @@ if TYPE_CHECKING:
         ToolError,
         TranscriptError,
     )
+    from tiltyard.export import export_run
     from tiltyard.manifest import Manifest, load_manifest
     from tiltyard.models.loading import LoadedModel, load_model
     from tiltyard.models.trainable import LoraSettings, make_trainable
     from tiltyard.policies.base import AsyncPolicy, Policy, Sampled, Sampling, TokenPolicy, TokenRequest
     from tiltyard.policies.hf import HFPolicy
     from tiltyard.policies.openai import OpenAI
+    from tiltyard.rewards import Gate, Rubric, Sequential, WeightedSum
     from tiltyard.rollout.api_multi_turn import APIMultiTurnRollout
     from tiltyard.rollout.batched import BatchedRollout, Job
     from tiltyard.rollout.collector import RolloutCollector
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
     from tiltyard.rollout.scoring import score_batch
     from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
     from tiltyard.rollout.trajectory import Trajectory
+    from tiltyard.rows import Rows, RowSplit, load_rows, split_rows
     from tiltyard.sandbox.server import LocalSandboxServer
     from tiltyard.serving.place import ServerReport
     from tiltyard.serving.server import EnvServer, resolve_env
@@ -68,11 +74,15 @@ if TYPE_CHECKING:
     from tiltyard.tools.base import Tool, tool
     from tiltyard.tools.manager import ToolManager
     from tiltyard.tools.mcp import McpServer, McpTools, mcp_factory, mcp_tools
-    from tiltyard.train.algorithms import GRPO
+    from tiltyard.train.algorithms import CISPO, GRPO, GSPO, LLMPPO, LLMREINFORCE
     from tiltyard.train.batch import Batch, build_batch
+    from tiltyard.train.dataset_env import DatasetEnv
+    from tiltyard.train.examples import RowSettings
     from tiltyard.train.learner import Learner
     from tiltyard.train.optimiser import OptimiserSettings
-    from tiltyard.train.rollout import train_llm_rollout
+    from tiltyard.train.supervised_algorithms import DPO, SFT
+    from tiltyard.training import train_llm_rollout
+    from tiltyard.training_rows import train_llm_dataset
     from tiltyard.types import FinishReason, Message, Prompt, Reply, StepResult, Task, ToolCall, ToolSchema, Turn
 
 __version__ = "0.1.0"
@@ -89,6 +99,8 @@ _HOME = {
     "CheckpointError": "tiltyard.errors",
     "ConcurrentRollout": "tiltyard.rollout.concurrent",
     "ConfigurationError": "tiltyard.errors",
+    "DatasetEnv": "tiltyard.train.dataset_env",
+    "DPO": "tiltyard.train.supervised_algorithms",
     "ENDINGS": "tiltyard.rollout.outcome",
     "Ending": "tiltyard.rollout.outcome",
     "Env": "tiltyard.envs.base",
@@ -98,7 +110,12 @@ _HOME = {
     "EnvTool": "tiltyard.envs.tool",
     "EpisodeOverError": "tiltyard.errors",
     "FinishReason": "tiltyard.types",
+    "Gate": "tiltyard.rewards",
+    "CISPO": "tiltyard.train.algorithms",
     "GRPO": "tiltyard.train.algorithms",
+    "GSPO": "tiltyard.train.algorithms",
+    "LLMPPO": "tiltyard.train.algorithms",
+    "LLMREINFORCE": "tiltyard.train.algorithms",
     "Group": "tiltyard.rollout.groups",
     "GroupMismatchError": "tiltyard.errors",
     "HFPolicy": "tiltyard.policies.hf",
@@ -109,6 +126,7 @@ _HOME = {
     "Ledger": "tiltyard.tokens.ledger",
     "Limits": "tiltyard.rollout.limits",
     "LoadedModel": "tiltyard.models.loading",
+    "LocalModel": "tiltyard.build",
     "LoraSettings": "tiltyard.models.trainable",
     "LocalSandboxServer": "tiltyard.sandbox.server",
     "LostSessionError": "tiltyard.errors",
@@ -128,16 +146,24 @@ _HOME = {
     "PreflightReport": "tiltyard.rollout.preflight",
     "Prompt": "tiltyard.types",
     "PromptTooLongError": "tiltyard.errors",
+    "QADatasetEnv": "tiltyard.envs.qa",
     "RemoteEnvClient": "tiltyard.envs.openenv.remote",
     "Renderer": "tiltyard.tokens.renderer",
     "Reply": "tiltyard.types",
     "RolloutCollector": "tiltyard.rollout.collector",
     "RolloutError": "tiltyard.errors",
     "RolloutHarness": "tiltyard.rollout.harness",
+    "RowSettings": "tiltyard.train.examples",
+    "Rubric": "tiltyard.rewards",
+    "RowSplit": "tiltyard.rows",
+    "Rows": "tiltyard.rows",
+    "RowsNotFoundError": "tiltyard.errors",
     "Sampled": "tiltyard.policies.base",
     "Sampling": "tiltyard.policies.base",
+    "Sequential": "tiltyard.rewards",
     "ServerFullError": "tiltyard.errors",
     "ServerReport": "tiltyard.serving.place",
+    "SFT": "tiltyard.train.supervised_algorithms",
     "StepResult": "tiltyard.types",
     "Task": "tiltyard.types",
     "TaskAssigner": "tiltyard.rollout.tasks",
@@ -159,13 +185,16 @@ _HOME = {
     "TranscriptError": "tiltyard.errors",
     "Turn": "tiltyard.types",
     "TurnEnv": "tiltyard.envs.base",
+    "WeightedSum": "tiltyard.rewards",
     "as_turns": "tiltyard.envs.turns",
     "build_batch": "tiltyard.train.batch",
     "check_env": "tiltyard.envs.check",
     "episode": "tiltyard.rollout.episode",
     "evaluation_tasks": "tiltyard.rollout.tasks",
+    "export_run": "tiltyard.export",
     "load_manifest": "tiltyard.manifest",
     "load_model": "tiltyard.models.loading",
+    "load_rows": "tiltyard.rows",
     "make_renderer": "tiltyard.tokens.renderer",
     "make_trainable": "tiltyard.models.trainable",
     "mcp_factory": "tiltyard.tools.mcp",
@@ -174,13 +203,21 @@ _HOME = {
     "process_observation": "tiltyard.envs.observation",
     "resolve_env": "tiltyard.serving.server",
     "score_batch": "tiltyard.rollout.scoring",
+    "split_rows": "tiltyard.rows",
     "tool": "tiltyard.tools.base",
-    "train_llm_rollout": "tiltyard.train.rollout",
+    "train_llm_dataset": "tiltyard.training_rows",
+    "train_llm_rollout": "tiltyard.training",
 }
 
 __all__ = [
+    "CISPO",
+    "DPO",
     "ENDINGS",
     "GRPO",
+    "GSPO",
+    "LLMPPO",
+    "LLMREINFORCE",
+    "SFT",
     "APIMultiTurnRollout",
     "ActionRefusedError",
     "AgentEnv",
@@ -191,6 +228,7 @@ __all__ = [
     "CheckpointError",
     "ConcurrentRollout",
     "ConfigurationError",
+    "DatasetEnv",
     "Ending",
     "Env",
     "EnvError",
@@ -199,6 +237,7 @@ __all__ = [
     "EnvTool",
     "EpisodeOverError",
     "FinishReason",
+    "Gate",
     "Group",
     "GroupMismatchError",
     "HFPolicy",
@@ -209,6 +248,7 @@ __all__ = [
     "Ledger",
     "Limits",
     "LoadedModel",
+    "LocalModel",
     "LocalSandboxServer",
     "LoraSettings",
     "LostSessionError",
@@ -228,14 +268,21 @@ __all__ = [
     "PreflightReport",
     "Prompt",
     "PromptTooLongError",
+    "QADatasetEnv",
     "RemoteEnvClient",
     "Renderer",
     "Reply",
     "RolloutCollector",
     "RolloutError",
     "RolloutHarness",
+    "RowSettings",
+    "RowSplit",
+    "Rows",
+    "RowsNotFoundError",
+    "Rubric",
     "Sampled",
     "Sampling",
+    "Sequential",
     "ServerFullError",
     "ServerReport",
     "StepResult",
@@ -259,13 +306,16 @@ __all__ = [
     "TranscriptError",
     "Turn",
     "TurnEnv",
+    "WeightedSum",
     "as_turns",
     "build_batch",
     "check_env",
     "episode",
     "evaluation_tasks",
+    "export_run",
     "load_manifest",
     "load_model",
+    "load_rows",
     "make_renderer",
     "make_trainable",
     "mcp_factory",
@@ -274,7 +324,9 @@ __all__ = [
     "process_observation",
     "resolve_env",
     "score_batch",
+    "split_rows",
     "tool",
+    "train_llm_dataset",
     "train_llm_rollout",
 ]
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 from tiltyard._coroutines import awaited
-from tiltyard.errors import ConfigurationError, RolloutError, ToolError
+from tiltyard.errors import ConfigurationError, LoggerError, ProcessLostError, RolloutError, ToolError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -16,8 +16,14 @@ MAX_SHOWN_CHARS = 200
 """A value's text longer than this is cut in messages."""
 
 
-def guarded(what: str, error: type[RolloutError], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call code that is not ours, async or not, and turn what it raises into the failure of one episode.
+def guarded(
+    what: str,
+    error: type[RolloutError | LoggerError | ProcessLostError],
+    call: Callable[P, T],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Call code that is not ours, async or not, and turn what it raises into the failure of one episode, or of a log.
 
     `ToolError`, `RolloutError` and `ConfigurationError` mean what they say and pass; so do
     `MemoryError`, `KeyboardInterrupt` and `SystemExit`, which are not the episode's.

@@ -1,24 +1,29 @@
 """From a manifest to what runs: the one place where the parts are put together."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tiltyard._optional import require
 from tiltyard.envs.turns import Turns
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest import Manifest
+from tiltyard.manifest.algorithms import PolicyGradientSection
+from tiltyard.manifest.asynchronous import asynchronous_problems
+from tiltyard.manifest.dataset_algorithms import DPOSection
 from tiltyard.manifest.probing import EnvFacts, env_factory, probe
+from tiltyard.planning import assigner, limits, optimiser_settings, run_plan, sampling
 from tiltyard.policies.base import Sampling
+from tiltyard.report.loggers import LoggerObserver, make_loggers
 from tiltyard.rollout.entrypoint import load_processor, text_turns
-from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.preflight import PreflightReport, preflight
-from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
-from tiltyard.train.observer import RunObserver
+from tiltyard.train.observer import Observers, OneAtATime, RunObserver
+from tiltyard.train.processes import ALONE, Processes, share_of
 from tiltyard.train.run_folder import RunFolder
-from tiltyard.types import Task
 
 if TYPE_CHECKING:
+    from tiltyard.models.beside import BesideModel
+    from tiltyard.models.loading import LoadedModel
     from tiltyard.models.trainable import TrainableModel
     from tiltyard.policies.hf import HFPolicy
     from tiltyard.tokens.renderer import Renderer
@@ -28,78 +33,23 @@ if TYPE_CHECKING:
 # What needs torch is imported by the functions that need it: checking a manifest does not.
 # ruff: noqa: PLC0415
 
-EVAL_TASKS = 64
-"""Tasks of one evaluation where the manifest does not say, or all held-out rows where there are fewer."""
+PROMPT_S = 1.0
+"""How long environments are waited for that have always been prompt: a resumed run then has the batches of another."""
 
 
-def limits(manifest: Manifest, facts: EnvFacts) -> Limits:
-    """Return what bounds each episode."""
-    rollout = manifest.rollout
-    return Limits(
-        max_turns=facts.max_turns,
-        max_tokens_per_turn=rollout.max_tokens_per_turn,
-        length_reward=rollout.length_reward,
-        max_context=rollout.max_context,
-        max_seconds=rollout.max_seconds,
-        max_tool_calls=rollout.max_tool_calls,
-        step_timeout_s=manifest.environment.request_timeout_s or None,
-    )
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a caller of Python has made already; None is made as the manifest says.
 
-
-def sampling(manifest: Manifest, *, evaluation: bool = False) -> Sampling:
-    """Return the distribution to sample from, in training or in evaluation."""
-    rollout, temperature = manifest.rollout, manifest.training.eval.temperature
-    if not evaluation or temperature is None:
-        temperature = rollout.temperature
-    return Sampling(temperature=temperature, top_p=rollout.top_p, top_k=rollout.top_k)
-
-
-def assigner(manifest: Manifest, facts: EnvFacts) -> TaskAssigner:
-    """Return what deals the tasks; its name says which environment they are of."""
-    section, training = manifest.environment, manifest.training
-    name = f"{section.source} {section.env_config}" if section.env_config else section.source
-    return TaskAssigner(facts.rows, training.batch_size, seed=training.seed, name=name)
-
-
-def held_out_tasks(manifest: Manifest, facts: EnvFacts, count: int | None = None) -> list[Task]:
-    """Return the tasks of one evaluation: `count`, else as many as the manifest says, else up to `EVAL_TASKS`.
-
-    Raises:
-        ManifestError: There are fewer held-out rows than that.
+    Attributes:
+        make_env: Makes a new environment at each call.
+        loaded: The model, ready to be made trainable.
+        model: The model, trainable as it is.
     """
-    tasks = manifest.training.eval.tasks if count is None else count
-    if tasks is None:
-        tasks = min(EVAL_TASKS, facts.held_out_rows or EVAL_TASKS)
-    held_out = None if facts.rows is None else facts.held_out_rows or tasks
-    try:
-        return evaluation_tasks(tasks, dataset_size=held_out, seed=manifest.training.seed) if tasks else []
-    except ConfigurationError as error:
-        raise ManifestError(f"training.eval.tasks: {error}") from error
 
-
-def run_plan(manifest: Manifest, facts: EnvFacts) -> "RunPlan":
-    """Return how long the run goes on, and when it evaluates on what.
-
-    Raises:
-        ManifestError: There are fewer held-out rows than `training.eval.tasks`.
-    """
-    from tiltyard.train.plan import EvalPlan, RunPlan
-
-    training, planned = manifest.training, manifest.training.eval
-    return RunPlan(
-        steps=training.steps,
-        evaluation=EvalPlan(
-            tasks=tuple(held_out_tasks(manifest, facts)),
-            sampling=sampling(manifest, evaluation=True),
-            every=planned.every,
-            before=planned.before,
-            after=planned.after,
-        ),
-        max_reward=manifest.environment.max_reward,
-        truncated=training.truncated,
-        save_every=training.save_every,
-        keep_checkpoints=training.keep_checkpoints,
-    )
+    make_env: Callable[[], Any] | None = None
+    loaded: "LoadedModel | None" = None
+    model: "LocalModel | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +66,7 @@ class LocalModel:
         return HFPolicy(self.trainable.model, stop_ids=self.renderer.stop_ids, sampling=sampled_from)
 
 
-def local_model(manifest: Manifest, facts: EnvFacts) -> LocalModel:
+def local_model(manifest: Manifest, facts: EnvFacts, given: Given = Given()) -> LocalModel:
     """Load the manifest's model, ready to be trained as the manifest says.
 
     Raises:
@@ -126,53 +76,76 @@ def local_model(manifest: Manifest, facts: EnvFacts) -> LocalModel:
     torch = require("torch", "train")
     require("transformers", "train")
     from tiltyard.models.loading import load_model
-    from tiltyard.models.trainable import LoraSettings, make_trainable
     from tiltyard.tokens.renderer import make_renderer
 
     training = manifest.training
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     torch.manual_seed(training.seed)
-    loaded = load_model(manifest.model.name, dtype=manifest.model.dtype, device=manifest.model.device)
+    if given.model is not None:
+        preflight_manifest(manifest, facts, given, renderer=given.model.renderer)
+        return given.model
+    section = manifest.model
+    loaded = given.loaded or load_model(section.name, dtype=section.dtype, device=section.device)
     renderer = make_renderer(
         loaded.tokenizer,
         tools=facts.tools,
         chat_template_kwargs=manifest.environment.chat_template_kwargs,
-        parser=manifest.model.tool_parser,
+        parser=section.tool_parser,
     )
-    preflight_manifest(manifest, facts, renderer=renderer, tokenizer=loaded.tokenizer)
-    trainable = make_trainable(
-        loaded.model,
-        manifest.model.train,
-        lora=LoraSettings(**manifest.model.lora.model_dump()),
-        keep_reference=manifest.algorithm.kl_coef > 0,
-    )
-    return LocalModel(trainable, renderer)
+    preflight_manifest(manifest, facts, given, renderer=renderer, tokenizer=loaded.tokenizer)
+    return LocalModel(trainable_model(manifest, loaded.model), renderer)
 
 
-def preflight_manifest(manifest: Manifest, facts: EnvFacts, **tokens: Any) -> PreflightReport:
+def trainable_model(manifest: Manifest, model: Any) -> "TrainableModel":
+    """Say which parameters of the loaded model train, as the manifest does.
+
+    Raises:
+        ConfigurationError: It cannot be trained so.
+    """
+    from tiltyard.models.recompute import recompute_layers
+    from tiltyard.models.trainable import LoraSettings, make_trainable
+
+    section, algorithm = manifest.model, manifest.algorithm
+    if section.gradient_checkpointing:
+        recompute_layers(model)
+    lora = LoraSettings(**section.lora.model_dump())
+    if isinstance(algorithm, PolicyGradientSection):
+        refers = algorithm.kl_coef > 0
+    else:
+        refers = isinstance(algorithm, DPOSection) and not algorithm.reference_free
+    return make_trainable(model, section.train, lora=lora, keep_reference=refers)
+
+
+def preflight_manifest(
+    manifest: Manifest,
+    facts: EnvFacts,
+    given: Given = Given(),
+    **tokens: Any,
+) -> PreflightReport:
     """Try out what a run of the manifest relies on; a throwaway environment is reset to its first task.
 
     Args:
         manifest: The run's.
         facts: What `probe` found.
+        given: What is there already.
         tokens: `renderer` and `tokenizer` of `preflight`, where the model is one of this process.
 
     Raises:
         ConfigurationError: Something cannot work; the message names the cure.
     """
     return preflight(
-        env=turns_factory(manifest),
+        env=turns_factory(manifest, given),
         task=assigner(manifest, facts).next()[0],
         timeout_s=limits(manifest, facts).step_timeout_s,
         **tokens,
     )
 
 
-def turns_factory(manifest: Manifest) -> Callable[[], Turns]:
+def turns_factory(manifest: Manifest, given: Given = Given()) -> Callable[[], Turns]:
     """Return what makes a new environment at each call, as turns, with the manifest's bound on observations."""
     section, max_chars = manifest.environment, manifest.rollout.max_observation_chars
-    make_env = env_factory(section)
+    make_env = given.make_env or env_factory(section)
     try:
         processor = load_processor(section.observation_processor)
     except ConfigurationError as error:
@@ -180,7 +153,14 @@ def turns_factory(manifest: Manifest) -> Callable[[], Turns]:
     return lambda: text_turns(make_env(), section.observation_field, processor, max_chars)
 
 
-def run_parts(manifest: Manifest, facts: EnvFacts, folder: RunFolder, observer: RunObserver) -> "RunParts":
+def run_parts(
+    manifest: Manifest,
+    facts: EnvFacts,
+    folder: RunFolder,
+    observer: RunObserver,
+    given: Given = Given(),
+    processes: Processes = ALONE,
+) -> "RunParts":
     """Load the model, make the environments, and put everything together; the run closes the collector.
 
     Raises:
@@ -190,62 +170,110 @@ def run_parts(manifest: Manifest, facts: EnvFacts, folder: RunFolder, observer: 
     require("torch", "train")
     from tiltyard.rollout.collector import RolloutCollector
     from tiltyard.train.interrupt import Interrupts
-    from tiltyard.train.learner import Learner, OptimiserSettings
+    from tiltyard.train.learner import Learner
     from tiltyard.train.recorder import Recorder, WatchedPolicy
     from tiltyard.train.rollout import RunParts
 
-    training, model = manifest.training, local_model(manifest, facts)
+    assert isinstance(manifest.algorithm, PolicyGradientSection), "the manifest was checked"
+    training, algorithm = manifest.training, manifest.algorithm.settings()
+    settings = optimiser_settings(manifest, training.steps * algorithm.epochs * algorithm.minibatches)
+    model = local_model(manifest, facts, given)
     interrupts = Interrupts()
     recorder = Recorder(folder, observer, interrupts)
-    policy = model.policy(sampling(manifest))
+    beside = _beside(manifest, model, processes)
+    policy = (model if beside is None else replace(model, trainable=beside.trainable)).policy(sampling(manifest))
     learner = Learner(
         model.trainable,
-        manifest.algorithm.settings(),
-        OptimiserSettings(
-            learning_rate=training.learning_rate,
-            weight_decay=training.weight_decay,
-            warmup_steps=training.warmup_steps,
-            max_grad_norm=training.max_grad_norm,
-        ),
+        algorithm,
+        settings,
         sampling=sampling(manifest),
+        pack_tokens=training.pack_tokens,
         before_step=interrupts.hold,
+        processes=processes,
     )
+    groups = share_of(training.batch_size, "training.batch_size", processes)
     collector = RolloutCollector(
-        turns_factory(manifest),
-        training.batch_size,
-        manifest.algorithm.group_size,
+        turns_factory(manifest, given),
+        groups,
+        algorithm.group_size,
         policy=WatchedPolicy(policy, recorder),
         renderer=model.renderer,
         limits=limits(manifest, facts),
-        assigner=assigner(manifest, facts),
+        assigner=assigner(manifest, facts, rank=processes.rank, world_size=processes.count),
         seed=training.seed,
         on_finished=recorder,
         linger_s=manifest.rollout.linger_s,
+        prompt_s=PROMPT_S,
+        rank=processes.rank,
+        world_size=processes.count,
     )
-    return RunParts(collector, policy, model.trainable, learner, recorder)
+    return RunParts(collector, policy, model.trainable, learner, recorder, processes, beside)
 
 
-def train_manifest(manifest: Manifest, folder: RunFolder, observer: RunObserver) -> dict[str, Any]:
+def _beside(manifest: Manifest, model: LocalModel, processes: Processes) -> "BesideModel | None":
+    """What an asynchronous run samples from; None for any other run."""
+    from tiltyard.models.beside import BesideModel
+
+    if not manifest.training.asynchronous:
+        return None
+    if processes.count > 1:
+        raise ManifestError(
+            f"training.asynchronous: only with one process, got {processes.count}; leave it out, or start the run "
+            "without torchrun"
+        )
+    if problems := list(asynchronous_problems(manifest)):
+        raise ManifestError(str(problems[0]))
+    return BesideModel(model.trainable)
+
+
+def train_manifest(
+    manifest: Manifest,
+    folder: RunFolder,
+    observer: RunObserver,
+    given: Given = Given(),
+    processes: Processes = ALONE,
+) -> dict[str, Any]:
     """Train what the manifest names, from where the folder stands; returns what `summary.json` has.
+
+    With several processes each calls this: the first with the folder that it made, the others with `RunFolder.beside`.
 
     Raises:
         ConfigurationError: A part cannot be made as the manifest asks.
         CheckpointError: The folder's checkpoint does not fit the manifest.
-        MissingExtraError: The `train` extra is not installed.
+        MissingExtraError: The `train` extra is not installed, or that of a logger.
     """
+    if manifest.environment.env_type == "dataset":
+        from tiltyard.build_dataset import train_dataset_manifest
+
+        return train_dataset_manifest(manifest, folder, observer, processes=processes)
     with folder:
-        plan, parts = _prepared(manifest, folder, observer)
-        from tiltyard.train.rollout import train_llm_rollout
+        try:
+            observer = with_loggers(manifest, observer) if folder.writes else observer
+            observer = OneAtATime(observer) if manifest.training.asynchronous else observer
+            plan, parts = _prepared(manifest, folder, observer, given, processes)
+        except BaseException:
+            folder.discard()
+            raise
+        from tiltyard.train.ahead import run_ahead
+        from tiltyard.train.rollout import run_rollouts
 
-        return train_llm_rollout(parts, plan, folder, observer)
+        return (run_rollouts if parts.beside is None else run_ahead)(parts, plan, folder, observer)
 
 
-def _prepared(manifest: Manifest, folder: RunFolder, observer: RunObserver) -> "tuple[RunPlan, RunParts]":
+def with_loggers(manifest: Manifest, observer: RunObserver) -> RunObserver:
+    """Return an observer that tells the manifest's loggers too.
+
+    Raises:
+        MissingExtraError: A logger's package is not installed; the message names the extra.
+    """
+    loggers = make_loggers(manifest.training.loggers)
+    return Observers(observer, *(LoggerObserver(logger, manifest.model_dump()) for logger in loggers))
+
+
+def _prepared(
+    manifest: Manifest, folder: RunFolder, observer: RunObserver, given: Given, processes: Processes
+) -> "tuple[RunPlan, RunParts]":
     """Ask the environment first and load the model last; a new folder goes away when something cannot be made."""
-    try:
-        facts = probe(manifest.environment, env_factory(manifest.environment))
-        require("torch", "train")
-        return run_plan(manifest, facts), run_parts(manifest, facts, folder, observer)
-    except BaseException:
-        folder.discard()
-        raise
+    facts = probe(manifest.environment, given.make_env or env_factory(manifest.environment))
+    require("torch", "train")
+    return run_plan(manifest, facts), run_parts(manifest, facts, folder, observer, given, processes)

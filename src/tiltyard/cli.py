@@ -1,10 +1,10 @@
-"""The command line: `tiltyard train | eval | rollout | check | serve | sandbox | reap | demo`."""
+"""The command line: `tiltyard train | eval | rollout | export | check | serve | sandbox | reap | demo`."""
 
 import argparse
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -14,6 +14,7 @@ from tiltyard.errors import ConfigurationError, TiltyardError
 
 if TYPE_CHECKING:
     from tiltyard.manifest import Manifest
+    from tiltyard.train.run_folder import RunFolder
 
 # Everything else is imported by the command that needs it: `tiltyard --help` must not wait for torch.
 # ruff: noqa: PLC0415
@@ -69,6 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_play(rollout, "-n", "rollout")
     rollout.add_argument("--split", choices=("train", "held-out"), help="whose tasks to play (default: train)")
     rollout.set_defaults(run=_play, checkpoint=None)
+
+    export = commands.add_parser("export", help="write what a run learned as a folder that other programs load")
+    export.add_argument("folder", metavar="RUN", help="the run folder")
+    export.add_argument("out", metavar="OUT", help="the folder to make")
+    export.add_argument("--checkpoint", default="last", metavar="WHICH", help="last, best or a step (default: last)")
+    export.add_argument("--merge", action="store_true", help="put a trained adapter into the model's weights")
+    export.set_defaults(run=_export)
 
     check = commands.add_parser("check", help="check an environment, or a manifest and its environment")
     check.add_argument("what", help="a manifest, or an entrypoint: module:attr or path.py:attr")
@@ -151,7 +159,7 @@ def _train(arguments: argparse.Namespace) -> int:
         from tiltyard.manifest.resuming import resumed_manifest
 
         manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
-        return _run(manifest, RunFolder.resume(arguments.resume, manifest_to_yaml(manifest)))
+        return _run(manifest, lambda: RunFolder.resume(arguments.resume, manifest_to_yaml(manifest)))
     if arguments.manifest is None:
         raise ConfigurationError("give a manifest, or --resume RUN to go on with a run")
     manifest = load_manifest(arguments.manifest, arguments.set)
@@ -211,6 +219,14 @@ def _play(arguments: argparse.Namespace) -> int:
     return FAILED if summary["failed"] == summary["episodes"] else 0
 
 
+def _export(arguments: argparse.Namespace) -> int:
+    from tiltyard.export import export_run
+
+    _quiet()
+    print(export_run(arguments.folder, arguments.out, checkpoint=arguments.checkpoint, merge=arguments.merge))
+    return 0
+
+
 def _check(arguments: argparse.Namespace) -> int:
     from tiltyard.build import env_factory, preflight_manifest, probe
     from tiltyard.envs.check import check_env
@@ -220,6 +236,12 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.what.endswith(MANIFEST_ENDINGS):
         manifest = load_manifest(arguments.what, arguments.set)
         section = manifest.environment
+        if section.env_type == "dataset":
+            from tiltyard.build_dataset import check_dataset_manifest
+
+            print(f"{arguments.what}: the manifest is sound")
+            print(check_dataset_manifest(manifest))
+            return 0
     elif arguments.set:
         raise ConfigurationError(f"--set changes a manifest, and {arguments.what!r} is an entrypoint")
     else:
@@ -302,17 +324,24 @@ def _start(manifest: "Manifest", out: str) -> int:
     from tiltyard.manifest import manifest_to_yaml
     from tiltyard.train.run_folder import RunFolder
 
-    return _run(manifest, RunFolder.create(out, manifest_to_yaml(manifest)))
+    return _run(manifest, lambda: RunFolder.create(out, manifest_to_yaml(manifest)))
 
 
-def _run(manifest: "Manifest", folder: Any) -> int:
+def _run(manifest: "Manifest", open_folder: Callable[[], "RunFolder"]) -> int:
     from tiltyard.build import train_manifest
     from tiltyard.report.summary import learned_nothing, summary_text
     from tiltyard.report.terminal import terminal_observer
+    from tiltyard.train.observer import SilentObserver
+    from tiltyard.train.processes import joined
+    from tiltyard.train.run_folder import RunFolder
 
+    processes = joined()
+    folder = RunFolder.shared(open_folder, processes)
     _quiet()
-    summary = train_manifest(manifest, folder, terminal_observer())
-    print(summary_text(summary))
+    observer = terminal_observer() if folder.writes else SilentObserver()
+    summary = train_manifest(manifest, folder, observer, processes=processes)
+    if folder.writes:
+        print(summary_text(summary))
     if summary["interrupted"]:
         print(f"go on with  tiltyard train --resume {folder.path}")
         return INTERRUPTED

@@ -4,9 +4,12 @@ TiltyardError
 ├── ConfigurationError (ValueError)      an argument, manifest or environment that cannot work
 │   ├── ManifestError                    a manifest key or value; the message holds its dotted path
 │   ├── TemplateError                    a chat template or tokenizer that cannot be used as asked
-│   └── GroupMismatchError               members of one group were given different tasks
+│   ├── GroupMismatchError               members of one group were given different tasks
+│   └── RowsNotFoundError (FileNotFoundError)   a file of rows that is not there; names the path that was tried
 ├── MissingExtraError (ImportError)      an optional dependency is not installed; names the extra
 ├── CheckpointError                      a checkpoint that cannot be read or does not fit this run
+├── ProcessLostError                     a process that trains the same model is gone, or cannot be reached
+├── LoggerError                          where figures are logged failed; the run goes on without it
 ├── EpisodeOverError (RuntimeError)      a step after the episode ended, without a reset
 ├── NonFiniteError (ArithmeticError)     a loss or gradient that is NaN or inf; the step was not taken
 ├── TranscriptError (ValueError)         token ids, mask, log-probabilities or turns out of line
@@ -56,8 +59,20 @@ class GroupMismatchError(ConfigurationError):
     """Members of one group were given different tasks, so their rewards cannot be compared."""
 
 
+class RowsNotFoundError(ConfigurationError, FileNotFoundError):
+    """A file or folder of rows is not there; the message has the absolute path that was looked at."""
+
+
 class MissingExtraError(TiltyardError, ImportError):
     """An optional dependency is not installed; the message names the extra that brings it."""
+
+
+class LoggerError(TiltyardError):
+    """Where a run's figures are logged failed; it costs the run nothing but the log."""
+
+
+class ProcessLostError(TiltyardError):
+    """A process that trains the same model is gone or cannot be reached; the last finished step is kept."""
 
 
 class CheckpointError(TiltyardError):

@@ -8,19 +8,17 @@ from typing import Any, Literal
 
 from tiltyard._optional import require
 from tiltyard.build import (
-    EVAL_TASKS,
     EnvFacts,
     env_factory,
-    held_out_tasks,
-    limits,
     local_model,
     preflight_manifest,
     probe,
-    sampling,
     turns_factory,
 )
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest import Manifest
+from tiltyard.manifest.algorithms import PolicyGradientSection
+from tiltyard.planning import EVAL_TASKS, held_out_tasks, limits, sampling
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.slots import EnvSlots
 from tiltyard.rollout.tasks import TaskAssigner
@@ -239,4 +237,6 @@ def _sampled_from(manifest: Manifest, request: Request) -> Sampling:
 def _concurrency(manifest: Manifest, request: Request) -> int:
     if request.concurrency is not None:
         return request.concurrency
-    return LIVE_EPISODES if request.server else manifest.training.batch_size * manifest.algorithm.group_size
+    algorithm = manifest.algorithm
+    assert isinstance(algorithm, PolicyGradientSection), "the manifest was checked: episodes are played"
+    return LIVE_EPISODES if request.server else manifest.training.batch_size * algorithm.group_size

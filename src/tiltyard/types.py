@@ -128,6 +128,8 @@ class Reply:
             wrote them itself.
         context_tokens: How many tokens prompt and answer have by the server's count; None when unknown.
         sampled_tokens: How many of them are the answer's, thinking included; None when unknown.
+        written: All that was written, as it was: the thinking and the calls with their markup, and what the prompt had
+            begun of the answer; None when unknown.
     """
 
     text: str
@@ -139,3 +141,4 @@ class Reply:
     prompt_ids: tuple[int, ...] | None = None
     context_tokens: int | None = None
     sampled_tokens: int | None = None
+    written: str | None = None

@@ -16,7 +16,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
         "import sys; from tiltyard.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("train", "eval", "rollout", "check", "demo"):
+    for command in ("train", "eval", "rollout", "export", "check", "demo"):
         assert f"  {command}" in found.stdout
     assert not {"torch", "transformers", "numpy", "pydantic", "yaml", "rich"} & set(found.stdout.split())
 

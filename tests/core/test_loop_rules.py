@@ -367,3 +367,26 @@ def test_success_is_the_environments_own_word():
     won, _ = play(GuessToolEnv(highest=1), [call("guess", {"number": 1})])
     silent, _ = play(CountingTools(), [call("submit", {})])
     assert (won.success, silent.success) == (True, None)
+
+
+class Beginning:
+    """Opens with a question and the beginning of its answer."""
+
+    def start(self, task):
+        return Turn(({"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "It is "}), None)
+
+    def reply(self, reply):
+        return Turn(({"role": "user", "content": "Sure?"},), float(reply.text == "It is 2"))
+
+    def tools(self):
+        return []
+
+    def close(self):
+        pass
+
+
+def test_10_an_answer_that_was_begun_is_one_message():
+    """The first reply has its beginning and takes its place; later replies are messages of their own."""
+    trajectory, _ = play(Beginning(), lambda prompt, turn: "It is 2" if len(prompt.messages) == 2 else "Yes", Limits(2))
+    assert [message["content"] for message in trajectory.messages] == ["1+1?", "It is 2", "Sure?", "Yes", "Sure?"]
+    assert trajectory.rewards == (1.0, 0.0)

@@ -5,14 +5,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tiltyard.manifest import Manifest
-from tiltyard.manifest.keys import leaf_paths
+from tiltyard.manifest import ALGORITHM_SECTIONS, Manifest
+from tiltyard.manifest.algorithms import DEFAULT_ALGORITHM
+from tiltyard.manifest.keys import leaf_paths, sections_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "tiltyard"
 
-PARTS = ("tools", "tokens", "policies", "models", "envs", "rollout", "train", "report", "manifest", "demo", "testing")
+PARTS = (
+    "tools",
+    "tokens",
+    "policies",
+    "models",
+    "rows",
+    "envs",
+    "rollout",
+    "train",
+    "report",
+    "manifest",
+    "demo",
+    "testing",
+)
 """The packages in the order of the layers; any other package follows them."""
 
 
@@ -43,18 +57,37 @@ def module_tables() -> str:
 
 def key_table() -> str:
     """One line for each key of a manifest."""
-    lines = [f"| `{path}` | {default(field(path))} | {field(path).description or ''} |" for path in leaf_paths()]
+    lines = [f"| `{path}` | {defaults(path)} | {descriptions(path)} |" for path in leaf_paths()]
     return "\n".join(["| Key | Default | What it says |", "|---|---|---|", *lines, ""])
 
 
-def field(path: str) -> Any:
-    """The pydantic field behind a dotted path."""
-    model: Any = Manifest
-    found: Any = None
-    for name in path.split("."):
-        found = model.model_fields[name]
-        model = found.annotation
-    return found
+def fields(path: str) -> dict[str, Any]:
+    """The pydantic fields behind a dotted path, by the name of the section's kind; "" where it has only one."""
+    models: dict[str, Any] = {"": Manifest}
+    *sections, key = path.split(".")
+    for section in sections:
+        kinds = sections_of(models[""], section)
+        models = {"": kinds[0]} if len(kinds) == 1 else {k.model_fields["name"].default: k for k in kinds}
+    return {name: model.model_fields[key] for name, model in models.items() if key in model.model_fields}
+
+
+def defaults(path: str) -> str:
+    """The key's default; of several kinds of section that of the first, then those that differ, by name."""
+    if path == "algorithm.name":
+        return f"`{DEFAULT_ALGORITHM}`"
+    by_name = {name: default(key) for name, key in fields(path).items()}
+    first = next(iter(by_name.values()))
+    return "; ".join([first, *(f"{name} {other}" for name, other in by_name.items() if other != first)])
+
+
+def descriptions(path: str) -> str:
+    """What the key says, and which kinds of section have it, where not all have."""
+    by_name = fields(path)
+    said = next(iter(by_name.values())).description or ""
+    if path == "algorithm.name":
+        return f"One of {', '.join(f'`{name}`' for name in by_name)}."
+    all_have_it = "" in by_name or len(by_name) == len(ALGORITHM_SECTIONS)
+    return said if all_have_it else f"{', '.join(by_name)}: {said[0].lower()}{said[1:]}"
 
 
 def default(key: Any) -> str:

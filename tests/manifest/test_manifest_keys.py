@@ -1,18 +1,26 @@
 """Every key of a manifest reaches what it is for."""
 
+import dataclasses
+import json
 import shutil
 
 import pytest
 import torch
 
 from tiltyard.build import env_factory, probe, run_parts, run_plan, turns_factory
-from tiltyard.manifest import AlgorithmSection, LoraSection, RolloutSection, load_manifest
+from tiltyard.build_dataset import dataset_env, dataset_plan
+from tiltyard.manifest import ALGORITHM_SECTIONS, LoraSection, RolloutSection, load_manifest
 from tiltyard.manifest.keys import LATER, RENAMED, leaf_paths
-from tiltyard.models.trainable import LoraSettings
+from tiltyard.models.trainable import LoraSettings, decoder_layers
+from tiltyard.report.loggers import make_loggers
 from tiltyard.rollout.limits import Limits
-from tiltyard.train.algorithms import GRPO
+from tiltyard.testing.tokenizer import byte_tokenizer
+from tiltyard.train.algorithms import ALGORITHMS, GRPO
+from tiltyard.train.examples import RowSettings
+from tiltyard.train.forward import unwrapped
 from tiltyard.train.observer import SilentObserver
 from tiltyard.train.run_folder import RunFolder
+from tiltyard.train.supervised_algorithms import DPO, SFT
 
 ENV = """
 class Env:
@@ -29,14 +37,13 @@ OTHER = {
     "environment": "{env_type: rollout, entrypoint: 'env.py:Env', env_config: {size: 5, system_prompt: Hi}, "
     "max_turns: 4, max_reward: 2.5, chat_template_kwargs: {shout: true}, request_timeout_s: 12}",
     "model": "{name: model, dtype: bfloat16, device: cpu, tool_parser: react, train: lora, "
-    "lora: {rank: 3, alpha: 5, targets: [q_proj]}}",
-    "algorithm": "{name: GRPO, group_size: 3, advantage_granularity: turn, turn_discount: 0.5, scale_rewards: batch, "
-    "clip_low: 0.1, clip_high: 0.3, kl_coef: 0.2, kl_estimator: k2, loss_normaliser: constant, constant_length: 77, "
-    "epochs: 2, minibatches: 2, old_logprobs: trainer}",
+    "lora: {rank: 3, alpha: 5, targets: [q_proj]}, gradient_checkpointing: true}",
+    "algorithm": "{name: GRPO, group_size: 3, kl_coef: 0.2}",
     "rollout": "{temperature: 0.7, top_p: 1.0, top_k: 0, max_tokens_per_turn: 11, length_reward: -2, max_context: 900, "
     "max_seconds: 50, max_tool_calls: 6, max_observation_chars: 500, linger_s: 2}",
     "training": "{steps: 8, batch_size: 2, learning_rate: 2e-4, warmup_steps: 3, weight_decay: 0.1, "
-    "max_grad_norm: 0.5, seed: 13, save_every: 4, keep_checkpoints: 5, truncated: zero, threads: 1, "
+    "max_grad_norm: 0.5, schedule: cosine, schedule_end: 0.1, pack_tokens: 99, loggers: [tensorboard], "
+    "seed: 13, save_every: 4, keep_checkpoints: 5, asynchronous: true, truncated: zero, threads: 1, "
     "eval: {tasks: 7, every: 2, before: false, after: false, temperature: 0}}",
 }
 
@@ -78,11 +85,11 @@ def test_every_key_reaches_its_consumer(built):
         "model.device": next(learner.trainable.model.parameters()).device.type,
         "model.tool_parser": collector._rollout.renderer.family.name,
         "model.train": type(learner.trainable).__name__,
+        "model.gradient_checkpointing": decoder_layers(unwrapped(learner.trainable.model))[0].forward.func.__module__,
         "model.lora.rank": adapter.r,
         "model.lora.alpha": adapter.lora_alpha,
         "model.lora.targets": adapter.target_modules,
-        **{f"algorithm.{name}": getattr(learner.algorithm, name) for name in GRPO.__slots__},
-        "algorithm.name": type(learner.algorithm).__name__,
+        "algorithm": (learner.algorithm, collector.group_size),
         "rollout.temperature": (parts.policy.sampling.temperature, learner.sampling.temperature),
         "rollout.top_p": (parts.policy.sampling.top_p, learner.sampling.top_p),
         "rollout.top_k": (parts.policy.sampling.top_k, learner.sampling.top_k),
@@ -92,23 +99,28 @@ def test_every_key_reaches_its_consumer(built):
         "rollout.max_seconds": limits.max_seconds,
         "rollout.max_tool_calls": limits.max_tool_calls,
         "rollout.max_observation_chars": turns._max_chars,
-        "rollout.linger_s": collector._rollout.linger_s,
-        "training.steps": plan.steps,
+        "rollout.linger_s": collector._rollout.patience.linger_s,
+        "training.steps": plan.schedule.steps,
         "training.batch_size": (collector.batch_size, collector._assigner._batch_size),
         "training.learning_rate": learner.settings.learning_rate,
         "training.warmup_steps": learner.settings.warmup_steps,
         "training.weight_decay": learner.settings.weight_decay,
         "training.max_grad_norm": learner.settings.max_grad_norm,
+        "training.schedule": (learner.settings.schedule, learner.settings.total_steps),
+        "training.schedule_end": learner.settings.end_share,
+        "training.pack_tokens": learner._asking.pack_tokens,
+        "training.loggers": [logger.name for logger in make_loggers(manifest.training.loggers)],
         "training.seed": (collector._rollout.seed, collector._assigner._seed),
-        "training.save_every": plan.save_every,
-        "training.keep_checkpoints": plan.keep_checkpoints,
+        "training.save_every": plan.schedule.save_every,
+        "training.keep_checkpoints": plan.schedule.keep_checkpoints,
+        "training.asynchronous": parts.sampled is not parts.model,
         "training.truncated": plan.truncated,
         "training.threads": torch.get_num_threads(),
-        "training.eval.tasks": len(plan.evaluation.tasks),
-        "training.eval.every": plan.evaluation.every,
-        "training.eval.before": plan.evaluation.before,
-        "training.eval.after": plan.evaluation.after,
-        "training.eval.temperature": plan.evaluation.sampling.temperature,
+        "training.eval.tasks": len(plan.tasks),
+        "training.eval.every": plan.schedule.eval_every,
+        "training.eval.before": plan.schedule.eval_before,
+        "training.eval.after": plan.schedule.eval_after,
+        "training.eval.temperature": plan.eval_sampling.temperature,
     }
     expected = {
         "environment.env_type": "rollout",
@@ -123,10 +135,11 @@ def test_every_key_reaches_its_consumer(built):
         "model.device": "cpu",
         "model.tool_parser": "react",
         "model.train": "AdapterModel",
+        "model.gradient_checkpointing": "tiltyard.models.recompute",
         "model.lora.rank": 3,
         "model.lora.alpha": 5.0,
         "model.lora.targets": {"q_proj"},
-        **{f"algorithm.{name}": value for name, value in manifest.algorithm.model_dump().items()},
+        "algorithm": (GRPO(group_size=3, kl_coef=0.2, old_logprobs="trainer", sampler_cap=2.0), 3),
         "rollout.temperature": (0.7, 0.7),
         "rollout.top_p": (1.0, 1.0),
         "rollout.top_k": (0, 0),
@@ -143,9 +156,14 @@ def test_every_key_reaches_its_consumer(built):
         "training.warmup_steps": 3,
         "training.weight_decay": 0.1,
         "training.max_grad_norm": 0.5,
+        "training.schedule": ("cosine", 8),
+        "training.schedule_end": 0.1,
+        "training.pack_tokens": 99,
+        "training.loggers": ["tensorboard"],
         "training.seed": (13, 13),
         "training.save_every": 4,
         "training.keep_checkpoints": 5,
+        "training.asynchronous": True,
         "training.truncated": "zero",
         "training.threads": 1,
         "training.eval.tasks": 7,
@@ -155,7 +173,105 @@ def test_every_key_reaches_its_consumer(built):
         "training.eval.temperature": 0.0,
     }
     assert found == expected
-    assert set(found) | OF_A_SERVER | OF_OBSERVATIONS == set(leaf_paths())
+    known = {leaf for leaf in leaf_paths() if not leaf.startswith("algorithm.")}
+    assert set(found) - {"algorithm"} | OF_A_SERVER | OF_OBSERVATIONS | OF_A_DATASET == known
+
+
+SHARED = {
+    "kl_coef": 0.2,
+    "kl_estimator": "k2",
+    "kl_in": "reward",
+    "loss_normaliser": "constant",
+    "constant_length": 77,
+    "epochs": 2,
+    "minibatches": 3,
+    "old_logprobs": "trainer",
+    "sampler_cap": 1.5,
+    "entropy_coef": 0.01,
+    "overlong_penalty": 0.5,
+    "overlong_from": 10,
+    "overlong_until": 20,
+    "group_size": 3,
+    "advantage_granularity": "turn",
+    "clip_low": 0.1,
+    "clip_high": 0.3,
+}
+RELATIVE = SHARED | {"turn_discount": 0.5, "scale_rewards": "batch", "zero_variance": "drop"}
+RETURNS = SHARED | {"discount": 0.9}
+OF_ALGORITHMS = {
+    "GRPO": RELATIVE,
+    "GSPO": RELATIVE,
+    "CISPO": RELATIVE,
+    "LLMPPO": RETURNS
+    | {
+        "normalise_advantages": False,
+        "gae_lambda": 0.5,
+        "value_coef": 0.1,
+        "value_clip": 0.0,
+        "value_learning_rate": 0.01,
+        "value_trains_model": True,
+    },
+    "LLMREINFORCE": {name: value for name, value in RETURNS.items() if not name.startswith("clip")}
+    | {"normalise_advantages": True, "baseline": "batch", "ratio_cap": 3.0},
+}
+"""The keys of each algorithm with something other than their default."""
+
+
+ROW_KEYS = {"max_length": 99, "too_long": "cut", "plain_text": True}
+OF_ROW_ALGORITHMS = {
+    "SFT": ROW_KEYS | {"turns": "last", "loss_normaliser": "sequence"},
+    "DPO": ROW_KEYS | {"loss": "sigmoid", "beta": 0.3, "label_smoothing": 0.1, "nll_coef": 0.5, "reference_free": True},
+}
+"""Those of the algorithms that learn from rows."""
+
+
+@pytest.mark.parametrize(("name", "algorithm"), [("SFT", SFT), ("DPO", DPO)])
+def test_every_key_of_an_algorithm_of_rows_reaches_its_settings(name, algorithm):
+    """A key says either how rows become tokens, or what is learned."""
+    given = OF_ROW_ALGORITHMS[name]
+    section = ALGORITHM_SECTIONS[name](**given)
+    own = {field.name for field in dataclasses.fields(algorithm)}
+    assert section.settings() == algorithm(**{key: value for key, value in given.items() if key in own})
+    assert section.row_settings() == {key: value for key, value in given.items() if key not in own}
+    assert set(given) | {"name"} == set(type(section).model_fields)
+    assert RowSettings(**ALGORITHM_SECTIONS[name]().row_settings()) == RowSettings()
+
+
+OF_A_DATASET = {
+    *("environment.dataset", "environment.dataset_split", "environment.columns", "environment.prompt_template"),
+    *("environment.rubric_file_path", "environment.rubric_name", "environment.train_test_split"),
+    *("environment.objective", "environment.response_column", "training.epochs"),
+}
+
+
+def test_every_key_of_rows_reaches_their_run(write_manifest, tmp_path):
+    """Which rows, under which names, with which prompt, how many held out, and how long the run goes on."""
+    rows = [{"ask": f"q{i}", "said": f"a{i}"} for i in range(10)]
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows/dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = "{env_type: dataset, objective: sft, dataset: ./rows, dataset_split: dev, columns: {ask: question}, "
+    given += "prompt_template: {user_0: 'Now {question}'}, response_column: said, train_test_split: 0.6}"
+    training = "{epochs: 3, batch_size: 4, pack_tokens: 700, seed: 5, learning_rate: 1e-3, eval: {tasks: 2, every: 3}}"
+    manifest = load_manifest(write_manifest(environment=given, algorithm="{}", rollout="{}", training=training))
+    env = dataset_env(manifest, byte_tokenizer())
+    plan = dataset_plan(manifest, env)
+    assert (len(env.train), len(env.held_out), env.objective) == (6, 4, "sft")
+    assert "user\nNow q" in env.shown(env.train[0])
+    assert "⟦a" in env.shown(env.train[0])
+    assert (plan.schedule.steps, plan.batch_size, plan.eval_rows, plan.schedule.eval_every) == (5, 4, 2, 3)
+    assert (plan.pack_tokens, plan.seed, plan.optimiser.learning_rate) == (700, 5, 1e-3)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_key_of_an_algorithm_reaches_its_settings(write_manifest, name):
+    """The section of each algorithm makes that algorithm, with every key; a new key must be added here."""
+    given = OF_ALGORITHMS[name]
+    section = load_manifest(write_manifest(algorithm=json.dumps({"name": name, **given}))).algorithm
+    default = ALGORITHM_SECTIONS[name]()
+    assert section.settings() == ALGORITHMS[name](**given)
+    assert [key for key in given if getattr(section, key) == getattr(default, key)] == []
+    assert set(given) | {"name"} == set(ALGORITHM_SECTIONS[name].model_fields)
+    assert set(given) == {field.name for field in dataclasses.fields(ALGORITHMS[name])}
 
 
 OF_A_SERVER = {"environment.env_url", "environment.mcp_tool", "environment.action_field"}
@@ -177,7 +293,9 @@ def test_every_key_of_a_server_reaches_its_client(write_manifest, tmp_path):
 
 def test_the_manifests_defaults_are_those_of_what_it_sets():
     """A key that is left out means the same as an argument that is left out."""
-    assert AlgorithmSection().settings() == GRPO()
+    assert {name: section().settings() for name, section in ALGORITHM_SECTIONS.items()} == {
+        name: algorithm() for name, algorithm in {**ALGORITHMS, "SFT": SFT, "DPO": DPO}.items()
+    }
     assert LoraSettings(**LoraSection().model_dump()) == LoraSettings()
     shared = RolloutSection().model_dump(include=set(Limits.__slots__))
     assert shared == {name: getattr(Limits(), name) for name in shared}

@@ -61,17 +61,77 @@ GOLDEN = {
         (
             "m.yaml: 2 problems\n"
             "  environment.env_type: 'multiturn' is retired; write env_type: rollout\n"
-            "  algorithm.advantage_granularity: 'token' is no granularity of GRPO, where a turn's tokens share one "
-            "advantage; write turn, or auto"
+            "  algorithm.advantage_granularity: 'token' is a granularity of LLMPPO and LLMREINFORCE; a baseline that "
+            "is the group's has no value of single tokens; write turn, or auto"
         ),
     ),
     "keys of a later version": (
-        "environment: {env_type: dataset, columns: {}, entrypoint: 'package:Env'}\nmodel: {name: m}\n",
+        FINE.replace("'package:Env'", "'package:Env', env_packages: {uv: [gem-llm]}"),
+        (
+            "m.yaml: environment.env_packages: not in this version yet; install the environment's package yourself "
+            "and leave the key out"
+        ),
+    ),
+    "rows, and nothing that scores the answers": (
+        "environment: {env_type: rollout, dataset: owner/quiz, response_column: chosen}\nmodel: {name: m}\n",
         (
             "m.yaml: 2 problems\n"
-            "  environment.columns: not in this version yet; this version plays an `entrypoint` or an `env_url`\n"
-            "  environment.env_type: 'dataset' is not in this version yet; it has rollout"
+            "  environment.rubric_file_path: is required with dataset: the file that scores the answers\n"
+            "  environment.response_column: only with env_type: dataset, not with dataset and a rubric_file_path"
         ),
+    ),
+    "rows that are not there": (
+        "environment: {env_type: rollout, name: data/trian.parquet, reward_file_path: reward.py}\nmodel: {name: m}\n",
+        (
+            "m.yaml: 2 problems\n"
+            "  environment.name: there is no file or folder /nowhere/data/trian.parquet (given as "
+            "'data/trian.parquet')\n"
+            "  environment.reward_file_path: there is no /nowhere/reward.py (given as 'reward.py', relative to "
+            "/nowhere)"
+        ),
+    ),
+    "a prompt that is none": (
+        (
+            "environment: {env_type: dataset, objective: sft, dataset: owner/quiz, "
+            "prompt_template: {user: '{q}', user_1: '{a b}', user_2: '{q'}}\nmodel: {name: m}\n"
+        ),
+        (
+            "m.yaml: 3 problems\n"
+            "  environment.prompt_template.user: 'user' is no message of a prompt_template; its keys are a role and a "
+            "place, such as system_0, user_1, assistant_2\n"
+            "  environment.prompt_template.user_1: {a b} in '{a b}' is no column's name; a brace of the text itself is "
+            "written twice\n"
+            "  environment.prompt_template.user_2: expected '}' before end of string in '{q'; a brace of the text "
+            "itself is written twice"
+        ),
+    ),
+    "keys of what is played, where answers are given": (
+        (
+            "environment: {env_type: dataset, dataset: owner/quiz, entrypoint: 'package:Env', max_turns: 2, "
+            "max_reward: 1, rubric_name: score, mcp_tool: play}\nmodel: {name: m}\n"
+        ),
+        (
+            "m.yaml: 6 problems\n"
+            "  environment.objective: is required with env_type: dataset and not given (sft or preference)\n"
+            "  environment.entrypoint: only with env_type: rollout; the rows of env_type: dataset are given\n"
+            "  environment.rubric_name: only with dataset and a rubric_file_path, not with env_type: dataset\n"
+            "  environment.mcp_tool: only with env_url, not with env_type: dataset\n"
+            "  environment.max_turns: only with dataset and a rubric_file_path or entrypoint or env_url, not with "
+            "env_type: dataset\n"
+            "  environment.max_reward: only with dataset and a rubric_file_path or entrypoint or env_url, not with "
+            "env_type: dataset"
+        ),
+    ),
+    "the answers' column, where there are pairs": (
+        (
+            "environment: {env_type: dataset, dataset: owner/quiz, objective: preference, response_column: answer}\n"
+            "model: {name: m}\n"
+        ),
+        "m.yaml: environment.response_column: only with objective: sft; preference has chosen and rejected",
+    ),
+    "retired kinds of environments": (
+        FINE.replace("rollout", "sft"),
+        "m.yaml: environment.env_type: 'sft' is retired; write env_type: dataset with objective: sft",
     ),
     "required keys left out": (
         "environment: {entrypoint: }\nmodel:\n",
@@ -106,7 +166,8 @@ GOLDEN = {
         FINE + "training: {truncated: drop}\nalgorithm: {name: PPO}\n",
         (
             "m.yaml: 2 problems\n"
-            "  algorithm.name: must be 'GRPO', got 'PPO'\n"
+            "  algorithm.name: must be one of 'GRPO', 'GSPO', 'CISPO', 'LLMPPO', 'LLMREINFORCE', 'SFT', "
+            "'DPO', got 'PPO'\n"
             "  training.truncated: must be one of 'keep', 'zero', 'mask', got 'drop'"
         ),
     ),
@@ -150,7 +211,7 @@ GOLDEN = {
     ),
     "no environment": (
         "environment: {env_type: rollout, entrypoint: }\nmodel: {name: m}\n",
-        "m.yaml: environment.entrypoint: is required and not given, unless env_url is",
+        "m.yaml: environment.entrypoint: is required and not given, unless env_url or dataset is",
     ),
     "two environments": (
         FINE.replace("entrypoint:", "max_turns: 2, env_url: 'http://host', entrypoint:"),
@@ -161,17 +222,50 @@ GOLDEN = {
         (
             "m.yaml: 3 problems\n"
             "  environment.max_turns: is required with env_url: a server is not asked for it\n"
-            "  environment.env_config: goes with an entrypoint; the server of env_url has its own\n"
             "  environment.env_url: base_url must begin with http://, https://, ws:// or wss:// and name a host, got "
-            "'ftp://host'"
+            "'ftp://host'\n"
+            "  environment.env_config: only with entrypoint, not with env_url"
         ),
     ),
     "an entrypoint, and what only a server has": (
         FINE.replace("'package:Env'", "'package:Env', mcp_tool: submit, action_field: code"),
         (
             "m.yaml: 2 problems\n"
-            "  environment.mcp_tool: only with env_url\n"
-            "  environment.action_field: only with env_url"
+            "  environment.mcp_tool: only with env_url, not with entrypoint\n"
+            "  environment.action_field: only with env_url, not with entrypoint"
+        ),
+    ),
+    "keys of another algorithm": (
+        FINE + "algorithm: {name: GSPO, gae_lambda: 1, discount: 0.9, Clip_Low: 1, gamma: 1}\n",
+        (
+            "m.yaml: 4 problems\n"
+            "  algorithm.gae_lambda: is a key of LLMPPO, and this is GSPO\n"
+            "  algorithm.discount: is a key of LLMPPO and LLMREINFORCE, and this is GSPO\n"
+            "  algorithm.Clip_Low: unknown key; did you mean algorithm.clip_low?\n"
+            "  algorithm.gamma: unknown key; it is called algorithm.discount here"
+        ),
+    ),
+    "values of another algorithm": (
+        FINE + "algorithm: {name: LLMPPO, advantage_granularity: trajectory, group_size: 0}\n",
+        (
+            "m.yaml: 2 problems\n"
+            "  algorithm.group_size: must be >= 1, got 0\n"
+            "  algorithm.advantage_granularity: 'trajectory' is a granularity of GRPO, GSPO and CISPO; a return is "
+            "that of an action; write turn, token, or auto"
+        ),
+    ),
+    "an algorithm that is no section": (
+        FINE + "algorithm: GSPO\n",
+        (
+            "m.yaml: algorithm: must hold keys (name and those of one algorithm: GRPO, GSPO, CISPO, LLMPPO, "
+            "LLMREINFORCE, SFT, DPO), got 'GSPO'"
+        ),
+    ),
+    "an algorithm's name that is none": (
+        FINE + "algorithm: {name: [GRPO]}\n",
+        (
+            "m.yaml: algorithm.name: must be one of 'GRPO', 'GSPO', 'CISPO', 'LLMPPO', 'LLMREINFORCE', 'SFT', "
+            "'DPO', got ['GRPO']"
         ),
     ),
     "settings that do not go together": (

@@ -179,3 +179,17 @@ def test_a_file_that_two_threads_load_at_once_is_loaded_once(tmp_path):
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: load_entrypoint("slow_env.py:Env", tmp_path), range(4)))
     assert len(set(found)) == 1
+
+
+def test_a_file_imports_the_files_beside_it(tmp_path):
+    """As a script does; two folders with files of the same names stay apart, and nothing of it is left behind."""
+    found = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "tiltyard_beside.py").write_text(f"NUMBER = {number}\n")
+        (folder / "env.py").write_text("import tiltyard_beside\ndef number():\n    return tiltyard_beside.NUMBER\n")
+        found.append(load_entrypoint(f"{folder}/env.py:number")())
+    assert found == [1, 2]
+    assert "tiltyard_beside" not in sys.modules
+    assert not [entry for entry in sys.path if entry.startswith(str(tmp_path))]

@@ -117,3 +117,24 @@ def test_totals_count_every_finished_episode():
         totals.add(trajectory)
     endings = {"done": 1, "length": 1, "tool_crash": 1}
     assert totals == Totals(3, 1, 1, endings, 2, {"tool_crash": "e: EnvError: broke"})
+
+
+def test_each_part_of_the_reward_is_averaged_under_its_name():
+    """Over the episodes that have it, failed ones left out; what is no finite number is in no mean (RW-01)."""
+    episodes = [
+        played(1.0, reward_parts={"format": 1.0, "answer": 0.0}),
+        played(0.0, reward_parts={"format": 0.5, "answer": float("nan"), "note": "x"}),
+        played(1.0),
+        played(ending=Ending.ENV_ERROR, reward_parts={"format": 9.0}),
+    ]
+    parts = {"reward_parts/format": 0.75, "reward_parts/answer": 0.0}
+    figures = score(episodes).as_dict()
+    assert {name: figures[name] for name in figures if name.startswith("reward_parts/")} == parts
+    line = step_metrics(episodes, max_reward=None, seconds={})
+    assert {name: line[name] for name in line if name.startswith("reward_parts/")} == parts
+
+
+def test_the_figure_is_the_return_of_an_episode_and_not_the_mean_of_its_turns():
+    """A short episode and a long one of equal returns are equally good."""
+    found = score([played(1.0), played(0.25, 0.25, 0.25, 0.25)])
+    assert (found.value.mean, found.value.low, found.value.high, found.value.n) == (1.0, 1.0, 1.0, 2)

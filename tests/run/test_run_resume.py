@@ -5,6 +5,7 @@ import signal
 import sys
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from tiltyard.build import train_manifest
@@ -33,7 +34,17 @@ SIX_ROWS = "{steps: 3, batch_size: 2, seed: 7, save_every: 1, eval: {tasks: 0}}"
 def played(read_lines, run):
     """What was sampled for each episode, by phase, step and id; of one played twice, the last."""
     lines = read_lines(run / "trajectories.jsonl")
-    return {(line["phase"], line["step"], line["episode_id"]): (line["task"], line["ids"]) for line in lines}
+    return {
+        (line["phase"], line["step"], line["episode_id"]): (line["task"], line["ids"], line["logprobs"])
+        for line in lines
+    }
+
+
+def learned(read_lines, run):
+    """The figures of each step that say what was learned; of a step that was played twice, the last."""
+    lines = {line["step"]: line for line in read_lines(run / "metrics.jsonl")}
+    names = ("step", "optimiser_step", "reward", "loss", "grad_norm", "entropy", "sampler_difference_mean", "turns")
+    return [[lines[step][name] for name in names] for step in sorted(lines)]
 
 
 def answers_so_far(path):
@@ -48,7 +59,7 @@ def weights(run, step):
 
 @pytest.mark.parametrize("answers", [3, 11, 20, 34])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(answers, write_manifest, train, read_lines, tmp_path):
-    """Ctrl-C in an evaluation, or in any step: same tasks, same samples, same weights, and every episode kept."""
+    """CK-01: Ctrl-C in an evaluation, or any step: same tasks, samples, losses and weights, and every episode kept."""
     path = write_manifest()
     whole = train(path, tmp_path / "whole")
     assert not whole["interrupted"]
@@ -60,9 +71,9 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(answers, write_ma
     assert (summary["interrupted"], summary["steps_done"], summary["attempts"]) == (False, 3, 2)
     assert read_lines(tmp_path / "run" / "trajectories.jsonl")[: len(kept)] == kept
     assert played(read_lines, tmp_path / "run") == played(read_lines, tmp_path / "whole")
+    assert learned(read_lines, tmp_path / "run") == learned(read_lines, tmp_path / "whole")
     ours, theirs = weights(tmp_path / "run", 3), weights(tmp_path / "whole", 3)
-    # Which episodes share a batch depends on the clock, and rounding on the batch.
-    assert all((ours[name] - theirs[name]).abs().mean() < 1e-5 for name in theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     for name in ("eval_before", "eval_after"):
         assert summary[name]["mean"] == whole[name]["mean"]
 
@@ -74,7 +85,7 @@ def test_ctrl_c_checkpoints_the_last_finished_step(write_manifest, train, read_l
     (tmp_path / "stop").write_text(str(answers_so_far(path) + 20))
     summary = train(path, tmp_path / "run", "training.save_every=0", "training.eval.tasks=0")
     assert summary["steps_done"] == len(read_lines(tmp_path / "run" / "metrics.jsonl")) > 0
-    assert [f.name for f in (tmp_path / "run" / "checkpoints").iterdir()] == [f"step-{summary['steps_done']:08d}"]
+    assert [f.name for f in (tmp_path / "run" / "checkpoints").glob("step-*")] == [f"step-{summary['steps_done']:08d}"]
 
 
 def test_a_finished_run_can_be_given_more_steps(write_manifest, train, read_lines, tmp_path):
@@ -105,6 +116,14 @@ def test_a_run_is_not_resumed_with_other_settings(write_manifest, train, tmp_pat
         "  rollout.top_k: the run has 0, now it is 3\n"
         "  training.seed: the run has 0, now it is 5"
     )
+
+
+def test_a_run_whose_learning_rate_falls_to_its_last_step_is_given_no_more(write_manifest, train, tmp_path):
+    """Its steps so far would have had other rates, and so other weights."""
+    path = write_manifest(training="{steps: 1, batch_size: 2, schedule: linear, eval: {tasks: 0}}")
+    train(path, tmp_path / "run")
+    with pytest.raises(ManifestError, match=r"training\.steps: the run has 1, now it is 2"):
+        train(None, tmp_path / "run", "training.steps=2", resume=True)
 
 
 def test_a_folder_without_a_run_is_not_resumed(train, tmp_path):

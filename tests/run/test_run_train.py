@@ -14,7 +14,7 @@ def test_a_run_leaves_a_whole_folder(write_manifest, train, read_lines, tmp_path
     episodes, metrics = read_lines(run / "trajectories.jsonl"), read_lines(run / "metrics.jsonl")
     assert load_manifest(run / "config.yaml") == load_manifest(path)
     assert json.loads((run / "summary.json").read_text()) == json.loads(json.dumps(summary))
-    assert sorted(folder.name for folder in (run / "checkpoints").iterdir()) == ["step-00000002", "step-00000003"]
+    assert sorted(folder.name for folder in (run / "checkpoints").glob("step-*")) == ["step-00000002", "step-00000003"]
     assert [(line["step"], line["episodes"]) for line in metrics] == [(1, 8), (2, 8), (3, 8)]
     assert len(episodes) == summary["episodes"] == 4 + 3 * 8 + 4
     assert summary["sampled_tokens"] == sum(sum(line["mask"]) for line in episodes)

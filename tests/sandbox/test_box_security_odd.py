@@ -7,7 +7,7 @@ import socket
 import pytest
 from box_worlds import WORLDS, play, python, works
 
-from tiltyard.errors import BoxError, BoxGoneError
+from tiltyard.errors import BoxArgumentError, BoxError, BoxGoneError, BoxPermissionError
 from tiltyard.sandbox.box_files import BoxFiles
 from tiltyard.sandbox.box_link import BoxLink
 from tiltyard.sandbox.box_model import BoxLimits
@@ -81,6 +81,42 @@ def test_a_program_of_a_name_without_end_is_not_found_and_holds_nothing_up(who):
             with pytest.raises(BoxError):
                 await asyncio.wait_for(box.spawn(**what), 20)
         assert await works(box)
+
+    play(who, scenario)
+
+
+@pytest.mark.parametrize("who", WORLDS)
+def test_a_terminal_of_a_size_that_no_terminal_has_is_refused(who):
+    """Neither when it is opened nor later; the sandbox does not end of it."""
+
+    async def scenario(maker):
+        box = await maker.take("base")
+        terminal = await box.spawn("sleep", ["100"], pty=(24, 80))
+        for size in ((-1, 80), (24, 0), (24, 10**30)):
+            with pytest.raises(BoxArgumentError, match="from 1 to 65535 rows"):
+                await box.spawn("true", pty=size)
+            with pytest.raises(BoxArgumentError, match="from 1 to 65535 rows"):
+                await terminal.resize(*size)
+        assert await works(box)
+
+    play(who, scenario)
+
+
+@pytest.mark.parametrize("who", WORLDS)
+def test_metadata_of_an_odd_form_is_refused_or_kept(who):
+    """A name that no file system takes is the caller's mistake; more than can be told is not told."""
+
+    async def scenario(maker):
+        box = await maker.take("base")
+        with pytest.raises(BoxArgumentError):
+            await box.write_file("f", b"x", metadata={"a" * 300: "x"})
+        await box.write_file("f", b"x", metadata={"a": "v" * 60_000})
+        await python(box, "import os\nfor at in range(4): os.setxattr('f', f'user.e2b.{at}', b'\\xff' * 60_000)")
+        assert (await box.stat("f")).metadata == {}
+        await box.write_file("f", b"y", metadata={"b": "w"})
+        assert (await box.stat("f")).metadata == {"b": "w"}
+        with pytest.raises(BoxPermissionError):
+            await box.move("/proc", "p")
 
     play(who, scenario)
 

@@ -106,3 +106,9 @@ def test_calls_in_the_hermes_form_are_read_by_our_rules(renderer):
     reply = renderer.parse([*made.encode(f"<think>{call}</think>{call}"), 258], "stop")
     assert reply.tool_calls == (ToolCall("look", {}, raw=None),)
     assert call in reply.reasoning
+
+
+def test_a_begun_answer_is_continued(renderer):
+    """As with a renderer that is derived from the template."""
+    begun = {"role": "assistant", "content": "It is "}
+    assert renderer.opening([USER, begun]) == renderer.opening([USER]) + list(b"It is ")

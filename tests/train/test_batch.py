@@ -60,6 +60,7 @@ def test_a_row_holds_the_ids_as_they_were_sampled_up_to_the_last_trained_token()
         logprobs=(None, None, -0.5, -0.5),
         advantages=(0.0, 0.0, 0.5, 0.5),
         counted=4,
+        turns=(-1, -1, 0, 0),
     )
 
 
@@ -167,11 +168,20 @@ def test_sampled_tokens_without_log_probabilities_train_when_the_trainer_compute
     assert batch.groups[0][0].logprobs == (None,) * 4
 
 
-def test_an_episode_without_tokens_is_refused_by_name():
-    """A served model's messages cannot be trained on."""
-    served = dataclasses.replace(_episode("served", [1.0]), transcript=None)
-    with pytest.raises(ConfigurationError, match="episode served has no token ids"):
-        build_batch([_group(served, _episode("b", [0.0]))], PLAIN)
+def test_an_episode_without_tokens_is_left_out_of_the_loss_and_counted():
+    """One answer of a served model that came without ids costs its own episode; its reward stays in the baseline."""
+    served = dataclasses.replace(_episode("served", [1.0]), transcript=None, untrainable="a turn came without ids")
+    batch = build_batch([_group(served, _episode("b", [0.0]))], PLAIN)
+    assert [row.episode_id for row in batch.groups[0]] == ["b"]
+    assert batch.groups[0][0].advantages[-1] == -0.5
+    assert batch.counts.untrainable == 1
+
+
+def test_a_batch_without_any_tokens_is_refused_by_name():
+    """A served model's messages cannot be trained on: nothing would ever be learned."""
+    served = [dataclasses.replace(_episode(name, [1.0]), transcript=None, untrainable="no ids") for name in "ab"]
+    with pytest.raises(ConfigurationError, match=r"episode a has no token ids \(no ids\), and no scored episode"):
+        build_batch([_group(*served)], PLAIN)
 
 
 def test_baselines_are_per_task_whatever_the_order_of_arrival():

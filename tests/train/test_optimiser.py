@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltyard.errors import CheckpointError
+from tiltyard.errors import CheckpointError, ConfigurationError
 from tiltyard.train.optimiser import Optimiser, OptimiserSettings
 
 SETTINGS = OptimiserSettings(learning_rate=1e-3)
@@ -88,3 +88,43 @@ def test_norms_and_biases_do_not_decay():
     optimiser.take(1, optimiser.norm())
     assert matrix.detach().flatten().tolist() == pytest.approx([0.95] * 4)
     assert vector.tolist() == [1.0] * 3
+
+
+def rates(**settings):
+    """The learning rates of the first six steps, as shares of the whole."""
+    found = OptimiserSettings(learning_rate=2.0, **settings)
+    return [found.learning_rate_at(step) / 2.0 for step in range(1, 7)]
+
+
+def test_a_constant_rate_stays_after_the_warm_up():
+    """The rise ends with the last step of the warm-up."""
+    assert rates(warmup_steps=4) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert rates() == [1.0] * 6
+
+
+def test_a_linear_rate_falls_from_the_warm_up_to_the_last_step():
+    """To nothing, or to the share that is to be left; it stays there afterwards."""
+    assert rates(warmup_steps=1, schedule="linear", total_steps=5) == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    assert rates(schedule="linear", total_steps=4, end_share=0.5) == [0.875, 0.75, 0.625, 0.5, 0.5, 0.5]
+
+
+def test_a_cosine_rate_falls_along_half_a_cosine():
+    """Slowly first and last: half is left half way (Loshchilov and Hutter 2017)."""
+    found = rates(warmup_steps=1, schedule="cosine", total_steps=5)
+    assert found == pytest.approx([1.0, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2, 0.0, 0.0])
+    assert rates(schedule="cosine", total_steps=6, end_share=0.2)[-1] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schedule": "exponential"}, "schedule must be one of constant, linear, cosine, got 'exponential'"),
+        ({"schedule": "linear"}, r"total_steps must be > warmup_steps \(0\), got None"),
+        ({"schedule": "cosine", "warmup_steps": 5, "total_steps": 5}, r"warmup_steps \(5\), got 5"),
+        ({"end_share": 1.5}, "end_share must be between 0 and 1, got 1.5"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused(settings, message):
+    """A rate that falls needs to know where it ends."""
+    with pytest.raises(ConfigurationError, match=message):
+        OptimiserSettings(learning_rate=1.0, **settings)

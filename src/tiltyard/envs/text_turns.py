@@ -7,6 +7,7 @@ from typing import Any
 from tiltyard._boundary import guarded
 from tiltyard.envs.observation import MAX_OBSERVATION_CHARS, TRUNCATED_MARK, clip_observation, process_observation
 from tiltyard.envs.opening import system_messages
+from tiltyard.envs.own_random import caller_of
 from tiltyard.envs.result import text_reset, text_step, usable_schemas
 from tiltyard.errors import ConfigurationError, EnvError, EpisodeOverError, ToolError
 from tiltyard.tools.manager import ERROR
@@ -35,6 +36,7 @@ class TextTurns:
         observation_processor: Callable[[Any], str] | None = None,
     ) -> None:
         self._env = env
+        self._call = caller_of(env)
         self._max_chars = max_observation_chars
         self._field = observation_field
         self._processor = observation_processor
@@ -68,7 +70,9 @@ class TextTurns:
             )
         self._over = True
         options = {name: getattr(task, name) for name in RESET_OPTIONS if name in self._options}
-        result = text_reset(guarded(self._reset_name, EnvError, self._env.reset, **options), self._reset_name)
+        result = text_reset(
+            guarded(self._reset_name, EnvError, self._call, self._env.reset, **options), self._reset_name
+        )
         self._tools = _text_tools(self._env)
         info = dict(result.info)
         messages = [*system_messages(self._env), {"role": "user", "content": self._shown(result.observation, info)}]
@@ -86,7 +90,7 @@ class TextTurns:
             raise EpisodeOverError(f"{self._step_name} was asked for after the episode ended; start another first")
         action = text_with_calls(reply)
         try:
-            raw = guarded(self._step_name, EnvError, self._env.step, action)
+            raw = guarded(self._step_name, EnvError, self._call, self._env.step, action)
         except ToolError as error:
             return Turn(_answered(reply.tool_calls, f"Error: {error}"), info={ERROR: "failed"})
         result = text_step(raw, self._step_name)

@@ -1,8 +1,8 @@
 """Manifests: the one file that names what runs."""
 
-from tiltyard.manifest.loading import load_manifest, manifest_from_text, manifest_to_yaml
+from tiltyard.manifest.algorithms import ALGORITHM_SECTIONS, AlgorithmSection, GRPOSection
+from tiltyard.manifest.loading import load_manifest, manifest_from_text, manifest_from_values, manifest_to_yaml
 from tiltyard.manifest.sections import (
-    AlgorithmSection,
     EnvironmentSection,
     EvalSection,
     LoraSection,
@@ -13,9 +13,11 @@ from tiltyard.manifest.sections import (
 )
 
 __all__ = [
+    "ALGORITHM_SECTIONS",
     "AlgorithmSection",
     "EnvironmentSection",
     "EvalSection",
+    "GRPOSection",
     "LoraSection",
     "Manifest",
     "ModelSection",
@@ -23,5 +25,6 @@ __all__ = [
     "TrainingSection",
     "load_manifest",
     "manifest_from_text",
+    "manifest_from_values",
     "manifest_to_yaml",
 ]

@@ -2,24 +2,23 @@
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 
+from tiltyard.manifest.algorithms import ALGORITHM_SECTIONS
 from tiltyard.manifest.sections import Manifest
 from tiltyard.manifest.yaml_text import Problem, join_path
 
-ALIASES: Mapping[str, str] = {"algorithm.action_granularity": "advantage_granularity"}
+ALIASES: Mapping[str, str] = {
+    "algorithm.action_granularity": "advantage_granularity",
+    "environment.name": "dataset",
+    "environment.reward_file_path": "rubric_file_path",
+    "environment.reward_fn_name": "rubric_name",
+}
 """Other spellings that are accepted, by dotted path."""
 
 LATER: Mapping[str, str] = {
-    **{
-        f"environment.{key}": "this version plays an `entrypoint` or an `env_url`"
-        for key in (
-            *("dataset", "name", "columns", "rubric_file_path", "reward_file_path", "rubric_name", "reward_fn_name"),
-            *("prompt_template", "train_test_split", "env_packages", "objective", "response_column"),
-        )
-    },
     "environment.env_packages": "install the environment's package yourself and leave the key out",
 }
 """Keys of the full manifest that this version does not have yet, and what to do instead."""
@@ -27,7 +26,11 @@ LATER: Mapping[str, str] = {
 RENAMED: Mapping[str, str] = {
     "batch_size_per_agent": "training.batch_size",
     "beta": "algorithm.kl_coef",
+    "cliprange_value": "algorithm.value_clip",
     "epsilon": "algorithm.clip_low",
+    "epsilon_high": "algorithm.clip_high",
+    "gamma": "algorithm.discount",
+    "lam": "algorithm.gae_lambda",
     "lr": "training.learning_rate",
     "max_completion_length": "rollout.max_tokens_per_turn",
     "max_new_tokens": "rollout.max_tokens_per_turn",
@@ -35,9 +38,11 @@ RENAMED: Mapping[str, str] = {
     "max_steps": "training.steps",
     "model_name_or_path": "model.name",
     "num_generations": "algorithm.group_size",
+    "num_iterations": "algorithm.epochs",
     "pretrained_model_name_or_path": "model.name",
     "step_timeout_s": "environment.request_timeout_s",
     "system_prompt": "environment.env_config.system_prompt",
+    "vf_coef": "algorithm.value_coef",
 }
 """What other projects call a key, by its bare name."""
 
@@ -53,17 +58,21 @@ def settle_keys(tree: Mapping[str, Any], problems: list[Problem]) -> dict[str, A
 def leaf_paths(model: type[BaseModel] = Manifest, path: str = "") -> Iterator[str]:
     """Give the dotted path of every key that holds a value."""
     for name in model.model_fields:
-        section = section_of(model, name)
-        if section:
-            yield from leaf_paths(section, join_path(path, name))
+        here, sections = join_path(path, name), sections_of(model, name)
+        if sections:
+            yield from dict.fromkeys(leaf for section in sections for leaf in leaf_paths(section, here))
         else:
-            yield join_path(path, name)
+            yield here
 
 
-def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """Return the model of a key that is itself a section, None for a key that holds a value."""
+def sections_of(model: type[BaseModel], name: str) -> tuple[type[BaseModel], ...]:
+    """Return the models of a key that is itself a section; empty for a key that holds a value.
+
+    There are several where a `name` in the section tells which one it is (`algorithm`); the first is the default.
+    """
     annotation = model.model_fields[name].annotation
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    kinds = [get_args(kind)[0] for kind in get_args(annotation) if get_origin(kind) is Annotated] or [annotation]
+    return tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
 
 
 def _settle(tree: Mapping[str, Any], model: type[BaseModel], path: str, problems: list[Problem]) -> dict[str, Any]:
@@ -79,15 +88,38 @@ def _settle(tree: Mapping[str, Any], model: type[BaseModel], path: str, problems
             problems.append(Problem(here, _unknown(key, here, model, path)))
         elif name != key and tree.get(name) is not None:
             problems.append(Problem(here, f"is another spelling of {name}, which is given as well; keep one"))
-        elif section := section_of(model, name):
-            if isinstance(value, Mapping):
-                settled[name] = _settle(value, section, here, problems)
-            else:
-                keys = ", ".join(section.model_fields)
+        elif sections := sections_of(model, name):
+            if not isinstance(value, Mapping):
+                keys = _keys(sections)
                 problems.append(Problem(here, f"must hold keys ({keys}), got {value!r}"))
+            elif section := _named(value, sections, here, problems):
+                settled[name] = _settle(value, section, here, problems)
         else:
             settled[name] = value
     return settled
+
+
+def _keys(sections: tuple[type[BaseModel], ...]) -> str:
+    if len(sections) == 1:
+        return ", ".join(sections[0].model_fields)
+    return f"name and those of one algorithm: {', '.join(s.model_fields['name'].default for s in sections)}"
+
+
+def _named(
+    value: Mapping[Any, Any], sections: tuple[type[BaseModel], ...], here: str, problems: list[Problem]
+) -> type[BaseModel] | None:
+    """Return the one of several sections that the value's `name` picks; None for an unknown name, which is reported."""
+    if len(sections) == 1:
+        return sections[0]
+    by_name = {section.model_fields["name"].default: section for section in sections}
+    name = value.get("name")
+    if name is None:
+        return sections[0]
+    if not isinstance(name, str) or name not in by_name:
+        known = ", ".join(map(repr, by_name))
+        problems.append(Problem(join_path(here, "name"), f"must be one of {known}, got {name!r}"))
+        return None
+    return by_name[name]
 
 
 def _unknown(key: str, here: str, model: type[BaseModel], path: str) -> str:
@@ -98,6 +130,8 @@ def _unknown(key: str, here: str, model: type[BaseModel], path: str) -> str:
         return f"unknown key; did you mean {join_path(path, bare)}?"
     if bare in RENAMED:
         return f"unknown key; it is called {RENAMED[bare]} here"
+    if path == "algorithm" and (owners := [name for name, s in ALGORITHM_SECTIONS.items() if bare in s.model_fields]):
+        return f"is a key of {' and '.join(owners)}, and this is {model.model_fields['name'].default}"
     elsewhere = [leaf for leaf in leaf_paths() if leaf.rpartition(".")[2] == bare]
     if elsewhere:
         return f"does not belong here; it is {' or '.join(elsewhere)}"

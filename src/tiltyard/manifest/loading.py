@@ -1,5 +1,6 @@
 """From a manifest's text to checked values, with everything that is wrong said at once."""
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,15 +8,16 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tiltyard.envs.openenv.address import ws_url
 from tiltyard.errors import ConfigurationError, ManifestError
+from tiltyard.manifest.algorithms import ALGORITHM_SECTIONS
+from tiltyard.manifest.asynchronous import asynchronous_problems, correct_samples
+from tiltyard.manifest.environment import environment_problems
 from tiltyard.manifest.keys import settle_keys
 from tiltyard.manifest.paths import settle_paths
-from tiltyard.manifest.sections import EnvironmentSection, LoraSection, Manifest
+from tiltyard.manifest.sections import LoraSection, Manifest, RolloutSection
 from tiltyard.manifest.yaml_text import Problem, join_path, read_yaml, write_yaml
 
 _SAID: Mapping[tuple[str, str], str] = {
-    ("environment.env_type", "dataset"): "'dataset' is not in this version yet; it has rollout",
     ("environment.env_type", "multiturn"): "'multiturn' is retired; write env_type: rollout",
     ("environment.env_type", "reasoning"): "'reasoning' is retired; write env_type: rollout with max_turns: 1",
     ("environment.env_type", "sft"): "'sft' is retired; write env_type: dataset with objective: sft",
@@ -24,10 +26,18 @@ _SAID: Mapping[tuple[str, str], str] = {
         "preference",
     ): ("'preference' is retired; write env_type: dataset with objective: preference"),
     ("algorithm.advantage_granularity", "token"): (
-        "'token' is no granularity of GRPO, where a turn's tokens share one advantage; write turn, or auto"
+        "'token' is a granularity of LLMPPO and LLMREINFORCE; a baseline that is the group's has no value of single "
+        "tokens; write turn, or auto"
+    ),
+    ("algorithm.advantage_granularity", "trajectory"): (
+        "'trajectory' is a granularity of GRPO, GSPO and CISPO; a return is that of an action; write turn, token, or "
+        "auto"
     ),
 }
 """Values that mean something elsewhere, with what to write instead."""
+
+OF_OBJECTIVE: Mapping[str, str] = {"sft": "SFT", "preference": "DPO"}
+"""The algorithm that learns from rows, by their objective."""
 
 _SYMBOLS: Mapping[str, str] = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _WANTED: Mapping[str, str] = {
@@ -76,10 +86,26 @@ def manifest_from_text(text: str, *, source: str, base: Path, overrides: Sequenc
     if not isinstance(read.value, dict) or not _is_manifest(read.value):
         whole = problems if read.value is None and problems else [Problem("", _refusal(read.value))]
         raise _error(source, whole)
-    tree: dict[str, Any] = read.value
+    return _manifest(read.value, problems, source, base, overrides)
+
+
+def manifest_from_values(values: Mapping[str, Any], *, source: str, base: Path) -> Manifest:
+    """Check what a manifest would say, given as nested mappings; `source` and `base` as in `manifest_from_text`.
+
+    Raises:
+        ManifestError: Something is wrong; the message lists all of it, by dotted path.
+    """
+    return _manifest(copy.deepcopy(dict(values)), [], source, base, ())
+
+
+def _manifest(
+    tree: dict[str, Any], problems: list[Problem], source: str, base: Path, overrides: Sequence[str]
+) -> Manifest:
     settle_paths(tree, base, problems)
     for override in overrides:
         _apply(override, tree, problems)
+    _name_algorithm(tree)
+    correct_samples(tree)
     manifest = _validate(settle_keys(tree, problems), problems)
     if manifest is None:
         raise _error(source, problems)
@@ -89,6 +115,15 @@ def manifest_from_text(text: str, *, source: str, base: Path, overrides: Sequenc
 def manifest_to_yaml(manifest: Manifest) -> str:
     """Write the manifest with every default spelled out; loading it gives an equal one."""
     return write_yaml(manifest.model_dump())
+
+
+def _name_algorithm(tree: dict[str, Any]) -> None:
+    """Give the algorithm its default name, which is another one where rows are learned."""
+    environment, algorithm = tree.get("environment"), tree.get("algorithm") or {}
+    objective = environment.get("objective") if isinstance(environment, Mapping) else None
+    name = OF_OBJECTIVE.get(objective) if isinstance(objective, str) else None
+    if name and isinstance(algorithm, Mapping) and isinstance(environment, Mapping):
+        tree["algorithm"] = {"name": name, **algorithm}
 
 
 def _is_manifest(tree: Mapping[Any, Any]) -> bool:
@@ -143,41 +178,53 @@ def _validate(tree: dict[str, Any], problems: list[Problem]) -> Manifest | None:
 
 def _contradictions(manifest: Manifest) -> Iterator[Problem]:
     """What each key allows and all of them together do not."""
-    yield from _environment(manifest.environment)
+    yield from environment_problems(manifest.environment)
     train = manifest.model.train
     if train != "lora" and manifest.model.lora != LoraSection():
         yield Problem("model.lora", f"only with model.train: lora, got train: {train}")
+    yield from _training_problems(manifest)
+    yield from _algorithm_problems(manifest)
+    correction = list(asynchronous_problems(manifest))
+    yield from correction
     try:
         manifest.algorithm.settings()
     except ConfigurationError as error:
-        yield Problem("algorithm", str(error))
+        if not correction:
+            yield Problem("algorithm", str(error))
 
 
-def _environment(section: EnvironmentSection) -> Iterator[Problem]:
-    """One source, and what goes with it."""
-    if section.entrypoint is None and section.env_url is None:
-        yield Problem("environment.entrypoint", "is required and not given, unless env_url is")
-    if section.entrypoint is not None and section.env_url is not None:
-        yield Problem("environment", "has an entrypoint and an env_url; keep one")
-    if section.env_url is not None:
-        if section.max_turns is None:
-            yield Problem("environment.max_turns", "is required with env_url: a server is not asked for it")
-        if section.env_config:
-            yield Problem("environment.env_config", "goes with an entrypoint; the server of env_url has its own")
-        try:
-            ws_url(section.env_url)
-        except ConfigurationError as error:
-            yield Problem("environment.env_url", str(error))
-    else:
-        for name in ("mcp_tool", "action_field"):
-            if getattr(section, name) != EnvironmentSection.model_fields[name].default:
-                yield Problem(f"environment.{name}", "only with env_url")
+def _training_problems(manifest: Manifest) -> Iterator[Problem]:
+    training = manifest.training
+    if training.epochs is not None and manifest.environment.env_type != "dataset":
+        yield Problem("training.epochs", "only with env_type: dataset; a run over rollouts has training.steps")
+    if training.schedule == "constant" and training.schedule_end:
+        yield Problem("training.schedule_end", "only with training.schedule: linear or cosine, got constant")
+    if len(set(training.loggers)) < len(training.loggers):
+        yield Problem("training.loggers", f"names one twice: {', '.join(training.loggers)}")
+
+
+def _algorithm_problems(manifest: Manifest) -> Iterator[Problem]:
+    """The algorithm is of the environment's kind, and nothing is said of episodes where none is played."""
+    environment, name = manifest.environment, manifest.algorithm.name
+    of_rows = {wanted: objective for objective, wanted in OF_OBJECTIVE.items()}
+    if environment.env_type == "rollout":
+        if name in of_rows:
+            yield Problem(
+                "algorithm.name", f"{name} learns from rows: env_type: dataset with objective: {of_rows[name]}"
+            )
+        return
+    if environment.objective is not None and name != OF_OBJECTIVE[environment.objective]:
+        wanted = OF_OBJECTIVE[environment.objective]
+        yield Problem("algorithm.name", f"{wanted} is what learns with objective: {environment.objective}, got {name}")
+    if manifest.rollout != RolloutSection():
+        yield Problem("rollout", "only with env_type: rollout; nothing is sampled with env_type: dataset")
 
 
 def _problem(details: ErrorDetails) -> Problem:
     path = ""
     for part in details["loc"]:
-        path = path if part in ("str", "list[str]") else join_path(path, part)
+        kind = part in ("str", "list[str]") or (path == "algorithm" and part in ALGORITHM_SECTIONS)
+        path = path if kind else join_path(path, part)
     return Problem(path, _text(path, details))
 
 

@@ -6,7 +6,9 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
+from tiltyard.errors import ConfigurationError
 from tiltyard.manifest.yaml_text import Problem
+from tiltyard.rows.loading import HUB, hub_id, is_path, row_path
 
 _SPEC = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -54,7 +56,25 @@ def _existing(written: str, base: Path) -> Path:
     return path
 
 
+def _rows(source: str, base: Path) -> str:
+    try:
+        return str(row_path(source, base)) if is_path(source) else f"{HUB}{hub_id(source, base)}"
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from error
+
+
+def _file(written: str, base: Path) -> str:
+    path = _existing(written, base)
+    if not path.is_file():
+        raise ValueError(f"{path} is a folder; give the Python file in it (given as {written!r})")
+    return str(path)
+
+
 _SETTLED = (
+    ("environment", "dataset", _rows),
+    ("environment", "name", _rows),
+    ("environment", "rubric_file_path", _file),
+    ("environment", "reward_file_path", _file),
     ("environment", "entrypoint", _entrypoint),
     ("environment", "observation_processor", _entrypoint),
     ("model", "name", _model),

@@ -8,8 +8,10 @@ from typing import Any
 
 from tiltyard._boundary import guarded
 from tiltyard.envs.openenv.remote import RemoteEnvClient
+from tiltyard.envs.qa import QADatasetEnv
 from tiltyard.envs.turns import as_turns
 from tiltyard.errors import ConfigurationError, EnvError, EnvTimeoutError, ManifestError, RolloutError
+from tiltyard.manifest.rows_env import rows_env_factory
 from tiltyard.manifest.sections import EnvironmentSection
 from tiltyard.rollout.entrypoint import build_env, load_entrypoint, max_turns_of
 from tiltyard.rollout.workers import EnvWorkers
@@ -26,20 +28,29 @@ class EnvFacts:
         rows: Training rows; None for an environment that is not made of rows.
         held_out_rows: Rows of the held-out split (its attribute `evaluation_size`); None when it does not say.
         tools: Whether it shows tools to the model.
+        fingerprint: A hash of the training rows' content, where they are a manifest's `dataset`; None elsewhere.
     """
 
     max_turns: int
     rows: int | None
     held_out_rows: int | None
     tools: bool
+    fingerprint: str | None = None
 
 
 def env_factory(section: EnvironmentSection) -> Callable[[], Any]:
     """Return what makes a new environment at each call, as its entrypoint does; or a client of the one behind its URL.
 
     Raises:
-        ManifestError: The entrypoint cannot be loaded.
+        ManifestError: The entrypoint, the rows or the rubric cannot be loaded, or there is nothing to play.
+        MissingExtraError: The `datasets` extra, which the rows need, is not installed.
     """
+    if section.env_type == "dataset":
+        raise ManifestError(
+            "environment.env_type: 'dataset' has answers to learn from and nothing to play; tiltyard train learns them"
+        )
+    if section.dataset is not None:
+        return rows_env_factory(section)
     url = section.env_url
     if url is not None:
         return lambda: RemoteEnvClient(
@@ -92,11 +103,13 @@ def probe(section: EnvironmentSection, factory: Callable[[], Any]) -> EnvFacts:
 
 
 def _facts(section: EnvironmentSection, env: Any) -> EnvFacts:
+    of_rows = isinstance(env, QADatasetEnv)
     return EnvFacts(
         max_turns=section.max_turns or max_turns_of(env, section.source),
         rows=_rows(env, "dataset_size"),
         held_out_rows=_rows(env, "evaluation_size"),
-        tools=bool(getattr(env, "tools", None)),
+        tools=not of_rows and bool(getattr(env, "tools", None)),
+        fingerprint=env.rows.fingerprint if of_rows else None,
     )
 
 

@@ -11,7 +11,7 @@ from tiltyard.manifest.sections import Manifest
 MAY_CHANGE = frozenset(
     {
         *("training.steps", "training.save_every", "training.keep_checkpoints", "training.threads", "model.device"),
-        *("training.eval.every", "training.eval.after"),
+        *("training.eval.every", "training.eval.after", "training.loggers"),
     }
 )
 """What a resumed run may have other than the run that it goes on with."""
@@ -24,20 +24,40 @@ def resumed_manifest(run: str | Path, manifest: str | Path | None, overrides: Se
         ConfigurationError: There is no run in the folder.
         ManifestError: Something else than `MAY_CHANGE` differs from the run; all of it is listed.
     """
+    before = manifest_of(run)
+    after = load_manifest(manifest or Path(run) / "config.yaml", overrides)
+    refuse_changes(run, before, after)
+    return after
+
+
+def manifest_of(run: str | Path) -> Manifest:
+    """Return the manifest of the run in this folder.
+
+    Raises:
+        ConfigurationError: There is no run in the folder, or its `config.yaml` is damaged.
+    """
     config = Path(run) / "config.yaml"
     if not config.is_file():
         raise ConfigurationError(f"{config.parent.absolute()} is no run folder: it has no config.yaml")
     text = config.read_text(encoding="utf-8")
-    before = manifest_from_text(text, source=str(config), base=config.absolute().parent)
-    after = load_manifest(manifest or config, overrides)
+    return manifest_from_text(text, source=str(config), base=config.absolute().parent)
+
+
+def refuse_changes(run: str | Path, before: Manifest, after: Manifest) -> None:
+    """Refuse to go on with a run under a manifest that differs in more than `MAY_CHANGE`.
+
+    Raises:
+        ManifestError: It does; all of it is listed.
+    """
     old, new = _flat(before.model_dump()), _flat(after.model_dump())
-    changed = [key for key in {**old, **new} if key not in MAY_CHANGE and old.get(key) != new.get(key)]
+    # Where the learning rate falls towards the last step, another last step is another run from the first one on.
+    may = MAY_CHANGE if before.training.schedule == "constant" else MAY_CHANGE - {"training.steps"}
+    changed = [key for key in {**old, **new} if key not in may and old.get(key) != new.get(key)]
     if changed:
         lines = [f"{key}: the run has {old.get(key)!r}, now it is {new.get(key)!r}" for key in changed]
         raise ManifestError(
             "\n  ".join([f"{Path(run)} was begun with other settings; resume with them, or begin a new run", *lines])
         )
-    return after
 
 
 def _flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:

@@ -4,16 +4,14 @@ Values are checked strictly: text is never taken for a number, a bool never for 
 int is a fine float. A key without a value, or with null, means its default.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from tiltyard.manifest.algorithms import AlgorithmSection, GRPOSection
+from tiltyard.manifest.environment import EnvironmentSection
+from tiltyard.manifest.section import Section
 from tiltyard.tools.parsing import FAMILIES
-from tiltyard.train.algorithms import GRPO
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def _check_trained_part(value: str) -> str:
@@ -29,45 +27,7 @@ def _check_tool_parser(value: str | None) -> str | None:
     raise ValueError(f"must be one of: {', '.join(FAMILIES)}")
 
 
-class EnvironmentSection(_Section):
-    """`environment`: what is played."""
-
-    env_type: Literal["rollout"] = Field(description="`rollout`: the model generates. Never inferred.")
-    entrypoint: str | None = Field(
-        default=None, description="`module:attr` or `path.py:attr`: the environment's class or a function."
-    )
-    env_config: dict[str, Any] = Field(default={}, description="Keyword arguments of the entrypoint.")
-    env_url: str | None = Field(
-        default=None, description="A running OpenEnv server, in place of an entrypoint; with `max_turns`."
-    )
-    mcp_tool: str | None = Field(
-        default=None, description="With `env_url`: the MCP tool that the model's text is given to."
-    )
-    action_field: str = Field(
-        default="message", min_length=1, description="With `env_url`: the field of an action that the text goes into."
-    )
-    observation_field: str | None = Field(
-        default=None, description="The field of an observation that the model sees; not given, what is informative."
-    )
-    observation_processor: str | None = Field(
-        default=None, description="`module:fn` or `path.py:fn`: makes the text of an observation."
-    )
-    max_turns: int | None = Field(
-        default=None, ge=1, description="Turns of one episode; not given, the environment is asked, but no server."
-    )
-    max_reward: float | None = Field(
-        default=None, description="The highest reward of an episode: what counts as success."
-    )
-    chat_template_kwargs: dict[str, Any] = Field(default={}, description="Further arguments of the chat template.")
-    request_timeout_s: float = Field(default=300.0, ge=0, description="Seconds of one reset or step; 0 sets no bound.")
-
-    @property
-    def source(self) -> str:
-        """What names the environment: its entrypoint or its URL."""
-        return self.entrypoint or self.env_url or ""
-
-
-class LoraSection(_Section):
+class LoraSection(Section):
     """`model.lora`: the adapter, with `train: lora`."""
 
     rank: int = Field(default=16, ge=1, description="Rank of the adapter.")
@@ -77,7 +37,7 @@ class LoraSection(_Section):
     targets: str | list[str] = Field(default="all-linear", description="Modules that get an adapter.")
 
 
-class ModelSection(_Section):
+class ModelSection(Section):
     """`model`: who plays."""
 
     name: str = Field(min_length=1, description="`smollm2-135m-instruct`, a local folder, a .gguf file or a hub id.")
@@ -92,48 +52,12 @@ class ModelSection(_Section):
         default="full", description="What learns: `full`, `last:K` (the last K layers) or `lora`."
     )
     lora: LoraSection = Field(default=LoraSection(), description="The adapter, with `train: lora`.")
-
-
-class AlgorithmSection(_Section):
-    """`algorithm`: how it learns."""
-
-    name: Literal["GRPO"] = Field(default="GRPO", description="The algorithm.")
-    group_size: int = Field(default=8, ge=2, description="Episodes of one task; their mean reward is the baseline.")
-    advantage_granularity: Literal["auto", "trajectory", "turn"] = Field(
-        default="auto", description="One advantage an episode, or one a turn; `auto` takes turns where they are scored."
-    )
-    turn_discount: float = Field(
-        default=0.0, ge=0, le=1, description="What a later turn's reward counts for an earlier turn, under `turn`."
-    )
-    scale_rewards: Literal["group", "batch", "none"] = Field(
-        default="group", description="Advantages are divided by the standard deviation of this, or not at all."
-    )
-    clip_low: float = Field(default=0.2, ge=0, le=1, description="The ratio is clipped below 1 minus this.")
-    clip_high: float = Field(default=0.2, ge=0, description="The ratio is clipped above 1 plus this.")
-    kl_coef: float = Field(
-        default=0.0, ge=0, description="Weight of the divergence from the untrained model; 0 leaves it out."
-    )
-    kl_estimator: Literal["k1", "k2", "k3"] = Field(default="k3", description="How that divergence is estimated.")
-    loss_normaliser: Literal["token", "sequence", "constant"] = Field(
-        default="token", description="The loss is the mean over tokens, over episodes, or a sum over `constant_length`."
-    )
-    constant_length: int | None = Field(default=None, ge=1, description="Only with `loss_normaliser: constant`.")
-    epochs: int = Field(default=1, ge=1, description="How often one batch is gone through.")
-    minibatches: int = Field(default=1, ge=1, description="Optimiser steps in one epoch of a batch.")
-    old_logprobs: Literal["sampler", "trainer"] = Field(
-        default="sampler", description="Whose log-probabilities the ratio divides by."
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute activations again going backward: less memory, about a third more work."
     )
 
-    def settings(self) -> GRPO:
-        """Return what the trainer takes.
 
-        Raises:
-            ConfigurationError: Two values do not go together.
-        """
-        return GRPO(**self.model_dump(exclude={"name"}))
-
-
-class RolloutSection(_Section):
+class RolloutSection(Section):
     """`rollout`: how episodes are sampled."""
 
     temperature: float = Field(default=1.0, gt=0, description="Sampling temperature while training.")
@@ -160,7 +84,7 @@ class RolloutSection(_Section):
     )
 
 
-class EvalSection(_Section):
+class EvalSection(Section):
     """`training.eval`: the held-out tasks."""
 
     tasks: int | None = Field(
@@ -172,32 +96,53 @@ class EvalSection(_Section):
     temperature: float | None = Field(default=None, ge=0, description="0 is greedy; not given, that of `rollout`.")
 
 
-class TrainingSection(_Section):
+class TrainingSection(Section):
     """`training`: how long and how fast."""
 
-    steps: int = Field(default=100, ge=1, description="Optimiser steps of the whole run, resumed parts included.")
+    steps: int = Field(default=100, ge=1, description="Steps of the whole run, resumed parts included.")
+    epochs: int | None = Field(
+        default=None, ge=1, description="With `env_type: dataset`: passes over the training rows, in place of `steps`."
+    )
     batch_size: int = Field(default=8, ge=1, description="Groups in one step; episodes are this times `group_size`.")
     learning_rate: float = Field(default=1e-5, gt=0, description="Learning rate after the warm-up.")
     warmup_steps: int = Field(default=0, ge=0, description="Steps over which the learning rate rises from 0.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="How the learning rate falls from the warm-up to the last step."
+    )
+    schedule_end: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the learning rate that is left at the last step, where it falls."
+    )
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay; norms and biases do not decay.")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm.")
+    pack_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens of one forward pass, whose gradients add up to the step's; not given, the hidden size.",
+    )
     seed: int = Field(default=0, ge=0, description="All randomness of the run derives from it.")
     save_every: int = Field(
         default=10, ge=0, description="Checkpoint each so many steps, and at the end; 0 only at the end."
     )
-    keep_checkpoints: int = Field(default=2, ge=1, description="How many of the last checkpoints stay.")
+    keep_checkpoints: int = Field(default=2, ge=1, description="Last checkpoints that stay, beside the best.")
+    asynchronous: bool = Field(
+        default=False,
+        description="Sample the next batch while training on this one, with weights that are one step older.",
+    )
     truncated: Literal["keep", "zero", "mask"] = Field(
         default="keep", description="Truncated episodes: train as they are, count as reward 0, or stay out of the loss."
     )
     threads: int | None = Field(default=None, ge=1, description="Threads of torch; not given, left as they are.")
+    loggers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
+        default=[], description="Where figures go beside `metrics.jsonl`, which is always written."
+    )
     eval: EvalSection = Field(default=EvalSection(), description="Evaluation on held-out tasks.")
 
 
-class Manifest(_Section):
+class Manifest(Section):
     """One run: environment, model, algorithm, rollout and training."""
 
     environment: EnvironmentSection
     model: ModelSection
-    algorithm: AlgorithmSection = AlgorithmSection()
+    algorithm: AlgorithmSection = GRPOSection()
     rollout: RolloutSection = RolloutSection()
     training: TrainingSection = TrainingSection()

@@ -235,19 +235,23 @@ def make_trainable(
     return TrainableModel(model, keep_reference=keep_reference)
 
 
-def _last_layers(model: Any, count: int) -> list[nn.Module]:
-    decoder = model.get_decoder()
+def decoder_layers(model: Any) -> nn.ModuleList | None:
+    """The list of a causal language model's layers; None where the model has them in no list."""
     total = model.config.get_text_config(decoder=True).num_hidden_layers
-    children = list(decoder.children())
-    place = next((i for i, c in enumerate(children) if isinstance(c, nn.ModuleList) and len(c) == total), None)
-    if place is None:
+    lists = (child for child in model.get_decoder().children() if isinstance(child, nn.ModuleList))
+    return next((layers for layers in lists if len(layers) == total), None)
+
+
+def _last_layers(model: Any, count: int) -> list[nn.Module]:
+    layers, children = decoder_layers(model), list(model.get_decoder().children())
+    if layers is None:
         raise ConfigurationError(
-            f"{type(model).__name__} has no list of {total} layers to take the last {count} of; use 'full' or 'lora'"
+            f"{type(model).__name__} has no list of layers to take the last {count} of; use 'full' or 'lora'"
         )
+    total = len(layers)
     if count > total:
         raise ConfigurationError(f"'last:{count}' asks for {count} layers, but the model has {total}")
-    layers = children[place]
-    assert isinstance(layers, nn.ModuleList)
+    place = next(index for index, child in enumerate(children) if child is layers)
     behind = [child for child in children[place + 1 :] if not isinstance(child, nn.Embedding | nn.Linear)]
     return [*layers[total - count :], *behind]
 

@@ -42,24 +42,29 @@ class TokenRequest:
         ids: The whole sequence so far; for one key each request extends the one before plus its sample.
         max_tokens: The most tokens to sample, at least 1.
         seed: What the randomness of this sample derives from, so that it does not depend on the batch.
+        replay: What is sampled is known already and will be dropped: it is asked for so that the batch has the make-up
+            that it had, and with it the rounding of the others.
     """
 
     key: str
     ids: Sequence[int]
     max_tokens: int
     seed: int
+    replay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """One continuation: the ids with the end token where it was sampled, and a log-probability for each.
 
-    The log-probabilities are those of the distribution that was sampled from (`Sampling` applied).
+    The log-probabilities are those of the distribution that was sampled from (`Sampling` applied). `version` says
+    with which weights: how many training steps they had learned from; None where the policy does not know.
     """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
+    version: int | None = None
 
 
 class TokenPolicy(Protocol):

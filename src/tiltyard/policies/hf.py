@@ -28,6 +28,13 @@ class HFPolicy:
     what is new; finished rows leave the batch. Whether the model's cache can be handled so is checked at
     construction, on a few tokens; where it cannot, a slower way with the same logits is taken (`path`). The
     model's `generation_config` is never read: what is sampled is what `sampling` says.
+
+    Attributes:
+        sampling: The distribution to sample from.
+        version: How many training steps the model's weights have learned from, for whoever samples to know; None
+            where nobody says.
+        path: How the model is run.
+        stats: What the sampler did.
     """
 
     def __init__(
@@ -65,7 +72,9 @@ class HFPolicy:
                 raise ConfigurationError(f"{name} must be >= 1, got {value!r}")
         self.stop_ids = frozenset(stop_ids)
         self.sampling = sampling
+        self.version: int | None = None
         self.max_batch = max_batch
+        self._interrupted = False
         self._model = CausalModel(model)
         self._context_length = context_length or self._model.context_length
         self._shelf = Shelf(max_cache_bytes)
@@ -94,6 +103,10 @@ class HFPolicy:
         self._shelf.clear()
         self._opener.forget()
 
+    def interrupt(self) -> None:
+        """From another thread: end the call that goes on, and each later one, as Ctrl-C in its own thread would."""
+        self._interrupted = True
+
     def sample(self, requests: Sequence[TokenRequest]) -> list[Sampled]:
         """Continue each sequence; the results are in the order of the requests.
 
@@ -104,6 +117,7 @@ class HFPolicy:
             ConfigurationError: A request is empty, asks for no token, holds an id that the model does not
                 have, or shares its key with another.
             PolicyError: The model gave logits that are not numbers.
+            KeyboardInterrupt: `interrupt` was called.
         """
         self._validate(requests)
         jobs = [self._job(request) for request in requests]
@@ -112,7 +126,7 @@ class HFPolicy:
             for start in range(0, len(waiting), self.max_batch):
                 self._run(waiting[start : start + self.max_batch])
                 self._shelf.tidy()
-        return [Sampled(tuple(job.sampled), tuple(job.logprobs), job.reason or job.cut) for job in jobs]
+        return [Sampled(tuple(job.sampled), tuple(job.logprobs), job.reason or job.cut, self.version) for job in jobs]
 
     def _validate(self, requests: Sequence[TokenRequest]) -> None:
         keys: set[str] = set()
@@ -163,6 +177,8 @@ class HFPolicy:
         rows, tokens = list(jobs), [job.ids[-1] for job in jobs]
         ended: list[Job] = []
         for step in range(max(job.budget for job in jobs)):
+            if self._interrupted:
+                raise KeyboardInterrupt
             logits = decoder.step(tokens)
             picked = pick(logits, torch.tensor([job.draws[step] for job in rows]), self.sampling)
             self.stats.steps += 1

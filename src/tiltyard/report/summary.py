@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tiltyard.report.rows import is_of_rows, row_score_text, row_summary_text
 from tiltyard.rollout.outcome import Ending
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
     """Say in a few lines what `summary.json` holds."""
+    if is_of_rows(summary):
+        return row_summary_text(summary, duration(summary["seconds"]))
     lines = [f"{_headline(summary)}"]
     lines += _improvement(summary)
     lines.append(
@@ -23,6 +26,8 @@ def summary_text(summary: Mapping[str, Any]) -> str:
 
 def score_text(score: Mapping[str, Any]) -> str:
     """Say one evaluation in a line: the figure with its interval, and what was left out of it."""
+    if "rows" in score:
+        return row_score_text(score)
     parts = [f"{score['metric']} {_interval(score)}"]
     if score["metric"] != "reward":
         parts.append(f"reward {_number(score['reward']['mean'])}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from tiltyard.report.rows import is_of_rows, row_step_parts
 from tiltyard.report.summary import score_text
 from tiltyard.train.observer import RunObserver
 
@@ -111,7 +112,10 @@ class LiveProgress:
 
 def step_text(metrics: Mapping[str, Any], clock: "_Clock") -> str:
     """Say one step in a line; figures that the environment does not give are left out."""
-    parts = [f"step {metrics['step']:>{len(str(clock.steps))}}/{clock.steps}", f"reward {_number(metrics['reward'])}"]
+    step = f"step {metrics['step']:>{len(str(clock.steps))}}/{clock.steps}"
+    if is_of_rows(metrics):
+        return "  ".join([step, *row_step_parts(metrics)]) + clock.left_text()
+    parts = [step, f"reward {_number(metrics['reward'])}"]
     parts += [f"{name} {metrics[name]:.2f}" for name in ("success", "valid") if metrics[name] is not None]
     if metrics["tokens_per_s"] is not None:
         parts.append(f"{metrics['tokens_per_s']:.0f} tokens/s")

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from tiltyard.policies.base import TokenPolicy, TokenRequest
 from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job, checked_jobs, request_seed, unique_jobs
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.outcome import Ending
+from tiltyard.rollout.recorded import RecordedEpisode
+from tiltyard.rollout.seating import Claim, Patience, Seat
 from tiltyard.rollout.slots import EnvSlots, Slot
 from tiltyard.rollout.token_episode import TokenEpisode
 from tiltyard.rollout.trajectory import Trajectory
@@ -29,6 +31,7 @@ class BatchedRollout:
 
     Attributes:
         abandoned: How many environment calls passed their deadline, over all runs.
+        interrupted: `interrupt` was called.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class BatchedRollout:
         *,
         seed: int = 0,
         linger_s: float = 0.05,
+        prompt_s: float = 0.0,
         max_live: int | None = None,
     ) -> None:
         """Set the rollout up.
@@ -49,6 +53,8 @@ class BatchedRollout:
             limits: Bound each episode.
             seed: What the seeds of the samples derive from, with the episode's id and the turn.
             linger_s: How long a ready episode waits for the others while environments are at work.
+            prompt_s: How long it waits while environment calls are hardly ever longer than `linger_s` (`Patience`);
+                never less than that.
             max_live: How many episodes run at one time; None runs all at once.
 
         Raises:
@@ -62,11 +68,19 @@ class BatchedRollout:
         self.renderer = renderer
         self.limits = limits
         self.seed = seed
-        self.linger_s = linger_s
+        self.patience = Patience(linger_s, prompt_s)
         self.max_live = max_live
         self.abandoned = 0
+        self.interrupted = False
+        self._run: _Run | None = None
 
-    def run(self, jobs: Iterable[Job], on_finished: Callable[[Trajectory], None] | None = None) -> list[Trajectory]:
+    def run(
+        self,
+        jobs: Iterable[Job],
+        on_finished: Callable[[Trajectory], None] | None = None,
+        *,
+        recorded: Mapping[str, Trajectory] | None = None,
+    ) -> list[Trajectory]:
         """Run all jobs; the trajectories are in their order.
 
         At a KeyboardInterrupt, and at any other error that escapes, no further environment call starts and none is
@@ -75,13 +89,19 @@ class BatchedRollout:
         Args:
             jobs: The episodes.
             on_finished: Called with each trajectory as soon as it is finished, in the caller's thread.
+            recorded: Trajectories of jobs that were finished before, by episode id: their environments are not
+                called, and they are not handed to `on_finished` again. They are sampled once more, so that the other
+                jobs get the samples that they would have had beside them; where there are no others, they are not.
 
         Raises:
             ConfigurationError: Two jobs share one environment or one episode id.
         """
         listed = checked_jobs(jobs)
+        known = recorded or {}
+        if all(job.episode_id in known for job in listed):
+            return [known[job.episode_id] for job in listed]
         found: dict[int, Trajectory] = {}
-        for index, trajectory in self._drive(iter(listed), on_finished or (lambda trajectory: None)):
+        for index, trajectory in self._drive(iter(listed), on_finished or (lambda trajectory: None), known):
             found[index] = trajectory
         return [found[index] for index in range(len(listed))]
 
@@ -93,39 +113,24 @@ class BatchedRollout:
         Raises:
             ConfigurationError: A job has the id of an earlier one.
         """
-        for _, trajectory in self._drive(unique_jobs(jobs), lambda trajectory: None):
+        for _, trajectory in self._drive(unique_jobs(jobs), lambda trajectory: None, {}):
             yield trajectory
 
+    def interrupt(self) -> None:
+        """From another thread: end the run that goes on, and each later one, as Ctrl-C in its own thread would."""
+        self.interrupted = True
+        if self._run is not None:
+            self._run.workers.wake()
+
     def _drive(
-        self, jobs: Iterator[Job], on_finished: Callable[[Trajectory], None]
+        self, jobs: Iterator[Job], on_finished: Callable[[Trajectory], None], recorded: Mapping[str, Trajectory]
     ) -> Generator[tuple[int, Trajectory]]:
-        run = _Run(self, jobs, on_finished)
+        run = self._run = _Run(self, jobs, on_finished, recorded)
         try:
             yield from run.drive()
         finally:
             run.stop()
             self.abandoned += run.workers.abandoned
-
-
-@dataclass(eq=False, slots=True)
-class _Seat:
-    """A live episode and what it holds."""
-
-    index: int
-    job: Job
-    episode: TokenEpisode
-    slot: Slot | None
-    ready_since: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """A job whose slot is taken, and whose environment is being made."""
-
-    index: int
-    job: Job
-    slots: EnvSlots
-    number: int
 
 
 @dataclass(slots=True)
@@ -135,26 +140,30 @@ class _Run:
     rollout: BatchedRollout
     jobs: Iterator[Job]
     on_finished: Callable[[Trajectory], None]
+    recorded: Mapping[str, Trajectory]
     workers: EnvWorkers = field(init=False)
     waiting: Job | None = None
     finished: deque[tuple[int, Trajectory]] = field(default_factory=deque)
     begun: int = 0
-    making: dict[str, _Claim] = field(default_factory=dict)
-    live: dict[str, _Seat] = field(default_factory=dict)
-    ready: dict[str, _Seat] = field(default_factory=dict)
+    making: dict[str, Claim] = field(default_factory=dict)
+    live: dict[str, Seat] = field(default_factory=dict)
+    ready: dict[str, Seat] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.workers = EnvWorkers(self.rollout.limits.step_timeout_s)
 
     def drive(self) -> Generator[tuple[int, Trajectory]]:
+        patience = self.rollout.patience
         self._fill()
         while self.making or self.live or self.finished:
             while self.finished:
                 yield self.finished.popleft()
-            for work in self.workers.collect(self._patience_s()):
+            ended = self.workers.collect(patience.left_s(list(self.ready.values()), self.workers))
+            patience.saw(ended)
+            for work in ended:
                 self._deliver(str(work.tag), work.result, work.error)
             self._fill()
-            if self.ready and (not self.workers.pending or self._patience_s() <= 0):
+            if self.ready and patience.over(list(self.ready.values()), self.workers):
                 self._sample()
 
     def stop(self) -> None:
@@ -171,23 +180,16 @@ class _Run:
                 seat.job.env.give_back(seat.slot, broken=seat.episode.env_call is not None)
         self.live.clear()
 
-    def _patience_s(self) -> float:
-        """How long the ready episodes still wait for the others."""
-        if not self.ready:
-            return float("inf")
-        if not self.workers.pending:
-            return 0.0
-        oldest = min(seat.ready_since for seat in self.ready.values())
-        return max(oldest + self.rollout.linger_s - time.monotonic(), 0.0)
-
     def _fill(self) -> None:
+        if self.rollout.interrupted:
+            raise KeyboardInterrupt
         bound = self.rollout.max_live
         while bound is None or len(self.live) + len(self.making) < bound:
             job = self.waiting or next(self.jobs, None)
             self.waiting = None
             if job is None:
                 return
-            if isinstance(job.env, EnvSlots) and not job.env.free:
+            if isinstance(job.env, EnvSlots) and not job.env.free and job.episode_id not in self.recorded:
                 if not self.live and not self.making:
                     raise ConfigurationError(
                         f"episode {job.episode_id!r} waits for an environment slot that nobody frees"
@@ -198,6 +200,11 @@ class _Run:
             self._begin(self.begun - 1, job)
 
     def _begin(self, index: int, job: Job) -> None:
+        if (recorded := self.recorded.get(job.episode_id)) is not None:
+            rollout = self.rollout
+            again = RecordedEpisode(recorded, rollout.limits, context_length=rollout.policy.context_length)
+            self._seat(Seat(index, job, again, None))
+            return
         if not isinstance(job.env, EnvSlots):
             self._play(index, job, as_turns(job.env))
             return
@@ -206,7 +213,7 @@ class _Run:
             slot = slots.fill(number)
             self._play(index, job, slot.turns, slot)
         else:
-            self.making[job.episode_id] = _Claim(index, job, slots, number)
+            self.making[job.episode_id] = Claim(index, job, slots, number)
             self.workers.submit(job.episode_id, lambda: slots.fill(number))
 
     def _play(self, index: int, job: Job, turns: Turns, slot: Slot | None = None) -> None:
@@ -219,9 +226,11 @@ class _Run:
             renderer=rollout.renderer,
             context_length=rollout.policy.context_length,
         )
-        seat = _Seat(index, job, episode, slot)
-        self.live[job.episode_id] = seat
-        episode.start()
+        self._seat(Seat(index, job, episode, slot))
+
+    def _seat(self, seat: Seat) -> None:
+        self.live[seat.job.episode_id] = seat
+        seat.episode.start()
         self._settle(seat)
 
     def _deliver(self, episode_id: str, result: Any, error: BaseException | None) -> None:
@@ -237,7 +246,7 @@ class _Run:
             seat.episode.fail(error)
         self._settle(seat)
 
-    def _made(self, claim: _Claim, slot: Slot, error: RolloutError | None) -> None:
+    def _made(self, claim: Claim, slot: Slot, error: RolloutError | None) -> None:
         if error is None:
             self._play(claim.index, claim.job, slot.turns, slot)
             return
@@ -257,16 +266,17 @@ class _Run:
                 self._settle(seat)
             return
         for seat, sampled in zip(seats, samples, strict=True):
-            seat.episode.sampled(sampled.ids, sampled.logprobs, sampled.finish_reason)
+            seat.episode.sampled(sampled.ids, sampled.logprobs, sampled.finish_reason, sampled.version)
             self._settle(seat)
 
-    def _request(self, seat: _Seat) -> TokenRequest:
+    def _request(self, seat: Seat) -> TokenRequest:
         episode, job = seat.episode, seat.job
         seed = self.rollout.seed if job.sampling_seed is None else job.sampling_seed
         turn_seed = request_seed(seed, job.episode_id, episode.transcript.turns)
-        return TokenRequest(job.episode_id, episode.transcript.ids, episode.max_tokens, turn_seed)
+        replay = isinstance(episode, RecordedEpisode)
+        return TokenRequest(job.episode_id, episode.transcript.ids, episode.max_tokens, turn_seed, replay)
 
-    def _settle(self, seat: _Seat) -> None:
+    def _settle(self, seat: Seat) -> None:
         """Put an episode that has moved on where it belongs now."""
         episode = seat.episode
         if episode.env_call is not None:
@@ -283,4 +293,5 @@ class _Run:
 
     def _record(self, index: int, trajectory: Trajectory) -> None:
         self.finished.append((index, trajectory))
-        self.on_finished(trajectory)
+        if trajectory.episode_id not in self.recorded:
+            self.on_finished(trajectory)

@@ -1,7 +1,8 @@
 """Groups of episodes for training, and single ones for evaluation, each slot with an environment of its own."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tiltyard.errors import ConfigurationError
@@ -42,7 +43,10 @@ class RolloutCollector:
         seed: int = 0,
         on_finished: Callable[[Trajectory], None] | None = None,
         linger_s: float = 0.05,
+        prompt_s: float = 0.0,
         max_live: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
         """Make the environments of the training slots.
 
@@ -57,7 +61,10 @@ class RolloutCollector:
             seed: What the seeds of the samples derive from, with the episode's id and the turn.
             on_finished: Called with each trajectory, of training and evaluation, as soon as it is finished.
             linger_s: See `BatchedRollout`.
+            prompt_s: See `BatchedRollout`.
             max_live: How many episodes run at one time; None runs a whole batch at once.
+            rank: Which of several collectors this is, each with its slice of the tasks (as its assigner has).
+            world_size: How many there are.
 
         Raises:
             ConfigurationError: A size is below 1, or `env_factory` is no factory or returned one environment twice.
@@ -70,10 +77,14 @@ class RolloutCollector:
         self.group_size = group_size
         self.batches = 0
         self.evaluations = 0
+        self._rank = rank
+        self._world_size = world_size
         self._assigner = assigner
         self._factory = env_factory
         self._on_finished = on_finished
-        self._rollout = BatchedRollout(policy, renderer, limits, seed=seed, linger_s=linger_s, max_live=max_live)
+        self._rollout = BatchedRollout(
+            policy, renderer, limits, seed=seed, linger_s=linger_s, prompt_s=prompt_s, max_live=max_live
+        )
         self._slots = EnvSlots(env_factory, batch_size * group_size, eager=True, timeout_s=limits.step_timeout_s)
         self._eval_slots: EnvSlots | None = None
 
@@ -92,8 +103,12 @@ class RolloutCollector:
         """After `close`: how many environments were not closed, as that hung or raised, and leases not given back."""
         return sum(slots.leaked for slots in self._all_slots()) + lost_leases()
 
-    def collect(self) -> list[Group]:
+    def collect(self, recorded: Mapping[str, Trajectory] | None = None) -> list[Group]:
         """Run the next batch; the groups are in the order of the tasks, their members in the order of the slots.
+
+        Args:
+            recorded: Episodes of this batch that an earlier process finished, by their ids (`BatchedRollout.run`).
+                One of another task is played again.
 
         Raises:
             ConfigurationError: The assigner deals another number of tasks than `batch_size`.
@@ -107,25 +122,34 @@ class RolloutCollector:
                 f"batch_size={self.batch_size}"
             )
         batch, self.batches = self.batches, self.batches + 1
+        first = self._rank * self.batch_size  # ids, and so samples, are those that one collector would give
         jobs = [
             Job(self._slots, task, f"{batch:05d}-{group:03d}-{member:02d}")
-            for group, task in enumerate(tasks)
+            for group, task in enumerate(tasks, first)
             for member in range(self.group_size)
         ]
-        trajectories = self._rollout.run(jobs, self._on_finished)
+        trajectories = self._rollout.run(jobs, self._on_finished, recorded=_of_jobs(jobs, recorded))
         size = self.group_size
         return [
             Group(group_key(task, batch), task, tuple(trajectories[group * size : (group + 1) * size]))
             for group, task in enumerate(tasks)
         ]
 
-    def evaluate(self, tasks: Sequence[Task]) -> list[Trajectory]:
-        """Run one episode for each task; the trajectories are in their order."""
+    def evaluate(self, tasks: Sequence[Task], recorded: Mapping[str, Trajectory] | None = None) -> list[Trajectory]:
+        """Run one episode for each task, of several collectors this one's share: a slice of them.
+
+        The trajectories are in the order of the tasks. `recorded` as in `collect`.
+        """
         number, self.evaluations = self.evaluations, self.evaluations + 1
         if self._eval_slots is None:
             self._eval_slots = EnvSlots(self._factory, self._slots.size)
-        jobs = [Job(self._eval_slots, task, f"eval{number:03d}-{index:05d}") for index, task in enumerate(tasks)]
-        return self._rollout.run(jobs, self._on_finished)
+        ends = [rank * len(tasks) // self._world_size for rank in (self._rank, self._rank + 1)]
+        jobs = [Job(self._eval_slots, tasks[index], f"eval{number:03d}-{index:05d}") for index in range(*ends)]
+        return self._rollout.run(jobs, self._on_finished, recorded=_of_jobs(jobs, recorded))
+
+    def interrupt(self) -> None:
+        """From another thread: end what is being run, and each later run, as Ctrl-C in its own thread would."""
+        self._rollout.interrupt()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Close every environment once, also when one of them fails; later calls do nothing.
@@ -165,3 +189,17 @@ class RolloutCollector:
 
     def _all_slots(self) -> list[EnvSlots]:
         return [slots for slots in (self._slots, self._eval_slots) if slots is not None]
+
+
+def _of_jobs(jobs: Sequence[Job], recorded: Mapping[str, Trajectory] | None) -> dict[str, Trajectory]:
+    """What is recorded of these jobs, each with the job's own task: a record on disk has lists for its tuples."""
+    found = {}
+    for job in jobs:
+        known = (recorded or {}).get(job.episode_id)
+        if known is not None and _key(known.task) == _key(job.task):
+            found[job.episode_id] = replace(known, task=job.task)
+    return found
+
+
+def _key(task: Task) -> tuple[int | None, int | None, bool, int]:
+    return task.seed, task.row_index, task.evaluation, task.epoch

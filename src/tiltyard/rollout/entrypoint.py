@@ -6,7 +6,8 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -16,6 +17,7 @@ from tiltyard.envs.openenv.remote import RemoteEnvClient
 from tiltyard.envs.turns import TextTurns, Turns, as_turns
 from tiltyard.errors import ConfigurationError
 
+_PREFIX = "tiltyard_entrypoint_"
 _LOADING = threading.RLock()
 """Held while a file is executed: another thread must not see the module half made."""
 
@@ -46,6 +48,17 @@ def load_entrypoint(spec: str, base_dir: str | Path | None = None) -> Any:
         raise ConfigurationError(f"an entrypoint is 'module:attr' or 'path.py:attr', got {spec!r}")
     module = _load_file(source, spec, base_dir) if source.endswith(".py") else _load_module(source, spec)
     return _find(module, attribute, spec)
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import a Python file by its path, once; it can import its siblings by their names.
+
+    Two files of the same name in different folders are two modules, and each has its own siblings.
+
+    Raises:
+        ConfigurationError: It is not there, or is no Python file. What the file itself raises escapes as it is.
+    """
+    return _load_file(str(path), str(path), None)
 
 
 def build_env(
@@ -153,7 +166,7 @@ def _load_file(source: str, spec: str, base_dir: str | Path | None) -> ModuleTyp
             f"the entrypoint {spec!r} names a file that is not there: {path}{_near(path.name, known)}"
         )
     # One module for one file, however often it is named, so that its classes are the same classes.
-    name = f"tiltyard_entrypoint_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     with _LOADING:
         return sys.modules[name] if name in sys.modules else _execute(name, path, spec)
 
@@ -165,11 +178,30 @@ def _execute(name: str, path: Path, spec: str) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        with _siblings_of(path):
+            found.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+@contextmanager
+def _siblings_of(path: Path) -> Iterator[None]:
+    """Let a file that is executed import the files beside it, as a script can.
+
+    They are no modules of the process afterwards: another folder's file of the same name is another module.
+    """
+    folder, before = str(path.parent), set(sys.modules)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).is_relative_to(folder) and not name.startswith(_PREFIX):
+                del sys.modules[name]
 
 
 def _load_module(source: str, spec: str) -> ModuleType:

@@ -17,6 +17,8 @@ The rules, in the order in which they are checked (the tests number them the sam
     reward of None did not score it: the episode failed.
  9. A `RolloutError`, from the environment or thrown in by the driver, ends the episode as failed (a
     `PromptTooLongError` as truncated) and keeps what happened before. Anything else escapes.
+10. Where the conversation opens with the beginning of an answer, the first reply is that answer, its beginning
+    included, and takes its place.
 """
 
 import hashlib
@@ -32,7 +34,7 @@ from tiltyard.errors import EnvError, RolloutError
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.trajectory import Trajectory
-from tiltyard.tools.messages import assistant_message, text_with_calls, tool_message
+from tiltyard.tools.messages import assistant_message, begun_answer, text_with_calls, tool_message
 from tiltyard.types import Message, Prompt, Reply, Task, ToolCall, ToolSchema, Turn
 
 NOT_RUN_CUT = "Not run: the message was cut off before its end."
@@ -187,6 +189,8 @@ class _State:
             reply = replace(reply, text=text_with_calls(reply), tool_calls=())
         elif reply.tool_calls:
             reply = replace(reply, tool_calls=tuple(map(self._admit, reply.tool_calls)))
+        if not self.rewards and begun_answer(self.messages):
+            self.messages.pop()
         self.messages.append(assistant_message(reply))
         self.rewards.append(None)
         self.turn = Turn()

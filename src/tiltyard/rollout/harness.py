@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import Any, Self
 
 from tiltyard.envs.openenv.wire import MESSAGE
+from tiltyard.envs.qa import QADatasetEnv
 from tiltyard.errors import ConfigurationError, EpisodeOverError, RolloutError
+from tiltyard.rewards.rubric import Scores
 from tiltyard.rollout.entrypoint import build_env, is_url, load_processor, max_turns_of, remote_env, text_turns
 from tiltyard.rollout.in_process import InProcessEnvClient
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.token_episode import TokenEpisode
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.rollout.workers import Closing, EnvWorkers
+from tiltyard.rows import Rows, load_rows, split_rows
 from tiltyard.tokens.renderer import Renderer, make_renderer
 from tiltyard.types import FinishReason, Message, Task, ToolSchema, Turn
 
@@ -135,6 +138,45 @@ class RolloutHarness:
         env = build_env(spec, env_config)
         return cls.local(env, tokenizer, max_turns_of(env, spec) if max_turns is None else max_turns, **options)
 
+    @classmethod
+    def from_dataset(
+        cls,
+        rows: Rows | Sequence[Mapping[str, Any]] | str,
+        rubric: Scores,
+        tokenizer: Any,
+        *,
+        prompt_template: Mapping[str, str] | None = None,
+        held_out: Rows | Sequence[Mapping[str, Any]] | None = None,
+        train_test_split: float | None = None,
+        max_turns: int = 1,
+        **options: Any,
+    ) -> Self:
+        """Ask data rows, and score the answers with a rubric.
+
+        Args:
+            rows: What is trained on, or what `load_rows` takes.
+            rubric: A rubric, or a function as `tiltyard.rewards.answer` says.
+            tokenizer: A tokenizer of transformers with a chat template.
+            prompt_template: See `QADatasetEnv`.
+            held_out: What `eval_mode` serves.
+            train_test_split: In place of `held_out`: the share of `rows` that is trained on; the rest is held out.
+            max_turns: Answers to one row.
+            options: `max_reward` and `retry` of `QADatasetEnv`, and the keyword arguments of `RolloutHarness`.
+
+        Raises:
+            ConfigurationError: The rows cannot be loaded, or lack what the prompt or the rubric asks for.
+        """
+        whole = rows if isinstance(rows, Rows) else load_rows(rows)
+        if train_test_split is not None:
+            if held_out is not None:
+                raise ConfigurationError("held_out and train_test_split both say what is held out; give one")
+            whole, held_out = (parts := split_rows(whole, train_test_split)).train, parts.held_out
+        asked = {name: options.pop(name) for name in ("max_reward", "retry") if name in options}
+        env = QADatasetEnv(
+            whole, rubric, prompt_template=prompt_template, held_out=held_out, max_turns=max_turns, **asked
+        )
+        return cls.local(env, tokenizer, max_turns, **options)
+
     @property
     def tools(self) -> Sequence[ToolSchema]:
         """The tools that the model is shown in the episode that was started last."""
@@ -142,8 +184,11 @@ class RolloutHarness:
 
     @property
     def dataset_size(self) -> int | None:
-        """How many rows the environment has; None when it is not made of rows."""
-        return getattr(self.env, "dataset_size", None)
+        """How many rows a reset can name: those of training, or, in `eval_mode`, the held-out ones; None for no rows.
+
+        It is None in `eval_mode` too where the environment does not say how many those are (`evaluation_size`).
+        """
+        return getattr(self.env, "evaluation_size" if self._evaluation else "dataset_size", None)
 
     @property
     def done(self) -> bool:

@@ -45,6 +45,7 @@ class LLMJudge:
         high: float = 1.0,
         max_tokens: int | None = 512,
         conversation: Callable[[Sequence[Message]], str] | None = None,
+        columns: Sequence[str] = (),
     ) -> None:
         """Set the judge up; nothing is asked yet.
 
@@ -56,6 +57,7 @@ class LLMJudge:
             high: The largest one.
             max_tokens: The longest answer; one that is cut there is None.
             conversation: Writes the messages as one text; None writes role and content, calls as JSON.
+            columns: Fields of the trajectory, such as the row's `answer`, that the judge is told with the rubric.
 
         Raises:
             ConfigurationError: The range is empty, or the prompt has other fields, or none for the conversation.
@@ -77,6 +79,7 @@ class LLMJudge:
         self._rubric = rubric
         self._max_tokens = max_tokens
         self._conversation = conversation or conversation_text
+        self._columns = tuple(columns)
         self.__name__ = "judge"
 
     async def __call__(self, trajectory: dict[str, Any]) -> float | None:
@@ -86,7 +89,10 @@ class LLMJudge:
             PolicyError: The judge's server failed.
         """
         text = self._prompt.format(
-            conversation=self._conversation(trajectory["messages"]), rubric=self._rubric, low=self.low, high=self.high
+            conversation=self._conversation(trajectory["messages"]),
+            rubric=self._told(trajectory),
+            low=self.low,
+            high=self.high,
         )
         messages: list[Message] = [{"role": "user", "content": text}]
         async with self.api:
@@ -94,6 +100,14 @@ class LLMJudge:
         if reply.finish_reason != "stop":
             return None
         return read_score(reply.text, self.low, self.high)
+
+    def _told(self, trajectory: dict[str, Any]) -> str:
+        if missing := [name for name in self._columns if name not in trajectory]:
+            raise ConfigurationError(
+                f"the judge is to be told {missing[0]!r}, which the trajectory does not have; it has: "
+                f"{', '.join(trajectory)}"
+            )
+        return "\n\n".join([self._rubric, *(f"{name}: {trajectory[name]}" for name in self._columns)]).strip()
 
     async def __aenter__(self) -> Self:
         """Keep the connections to the judge's server for one run."""

@@ -11,6 +11,7 @@ from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.ledger import Ledger
 from tiltyard.tokens.transcript import Transcript
+from tiltyard.tools.messages import begun_answer
 from tiltyard.types import Prompt, Reply, Task, Turn
 
 NO_IDS = "the policy gave no token ids; a server that can is asked for them with OpenAI(token_ids=...)"
@@ -87,6 +88,9 @@ class ServedEpisode:
             reply = replace(reply, finish_reason="context")
         if self._transcript is not None:
             self._record(self._transcript, reply)
+        if self.prompt is not None and not self._turns and (begun := begun_answer(self.prompt.messages)):
+            written = None if reply.written is None else begun + reply.written
+            reply = replace(reply, text=begun + reply.text, written=written)
         self._turns += 1
         self._bound(reply.context_tokens)
         self._advance(lambda: self._flow.send(reply))

@@ -9,6 +9,7 @@ from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.renderer import Renderer
 from tiltyard.tokens.transcript import Transcript
+from tiltyard.tools.messages import begun_answer
 from tiltyard.types import FinishReason, Prompt, Task, Turn
 
 
@@ -49,6 +50,7 @@ class TokenEpisode:
         bounds = [bound for bound in (limits.max_context, context_length) if bound is not None]
         self._context = min(bounds) if bounds else None
         self._tail: tuple[int, ...] | None = None
+        self._begun: tuple[int, ...] = ()
         self._rendered = 0
         self._prompt: Prompt | None = None
         self._flow = episode_flow(env, task, limits, episode_id)
@@ -66,7 +68,11 @@ class TokenEpisode:
         self._advance(lambda: self._flow.throw(error))
 
     def sampled(
-        self, ids: tuple[int, ...], logprobs: tuple[float, ...] | None, finish_reason: FinishReason = "stop"
+        self,
+        ids: tuple[int, ...],
+        logprobs: tuple[float, ...] | None,
+        finish_reason: FinishReason = "stop",
+        version: int | None = None,
     ) -> None:
         """Go on with the policy's turn, whose tokens are taken exactly as they are; None means unknown.
 
@@ -75,11 +81,13 @@ class TokenEpisode:
         """
         if finish_reason == "length" and self.max_tokens < self._limits.max_tokens_per_turn:
             finish_reason = "context"
-        self.transcript.sample(ids, logprobs)
-        self._tail = ids
-        reply = self._renderer.parse(ids, finish_reason, tools=self._prompt.tools if self._prompt else ())
-        # The reply's own message is what was sampled: nothing of it is ever rendered.
-        self._rendered += 1
+        self.transcript.sample(ids, logprobs, version)
+        whole = self._tail = (*self._begun, *ids)
+        reply = self._renderer.parse(whole, finish_reason, tools=self._prompt.tools if self._prompt else ())
+        # The reply's own message is what was sampled: nothing of it is ever rendered. One that the prompt had begun
+        # was counted with the prompt.
+        self._rendered += 0 if self._begun else 1
+        self._begun = ()
         reply = replace(reply, token_ids=ids, logprobs=logprobs)
         self._advance(lambda: self._flow.send(reply))
 
@@ -103,6 +111,8 @@ class TokenEpisode:
         self._prompt = prompt
         if self._tail is None:
             ids = self._renderer.opening(prompt.messages, prompt.tools)
+            if begun_answer(prompt.messages):
+                self._begun = tuple(ids[len(self._renderer.opening(prompt.messages[:-1], prompt.tools)) :])
         else:
             ids = self._renderer.bridge(self._tail, prompt.new, prompt.tools)
         room = None if self._context is None else self._context - len(self.transcript) - len(ids)

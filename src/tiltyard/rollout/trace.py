@@ -59,6 +59,7 @@ def to_record(trajectory: Trajectory, **extra: Any) -> dict[str, Any]:
         "mask": transcript.mask if transcript else None,
         "logprobs": transcript.logprobs if transcript else None,
         "turn": transcript.turn if transcript else None,
+        "version": transcript.version if transcript and any(v is not None for v in transcript.version) else None,
     }
     if taken := sorted(record.keys() & extra.keys()):
         raise ValueError(f"these names are fields of the record: {', '.join(taken)}")
@@ -169,9 +170,12 @@ def cut_unfinished(path: Path) -> None:
 def _transcript(record: Mapping[str, Any]) -> Transcript | None:
     if record["ids"] is None:
         return None
-    columns = (record["ids"], record["mask"], record["logprobs"], record["turn"])
+    version = record.get("version") or [None] * len(record["ids"])
+    columns: list[list[Any]] = [record["ids"], record["mask"], record["logprobs"], record["turn"], version]
     if len({len(column) for column in columns}) != 1:
-        raise TranscriptError(f"episode {record['episode_id']}: ids, mask, logprobs and turn are not of one length")
+        raise TranscriptError(
+            f"episode {record['episode_id']}: ids, mask, logprobs, turn and version are not of one length"
+        )
     return Transcript(*map(list, columns), _turns=len(record["rewards"]))
 
 

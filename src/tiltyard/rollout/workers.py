@@ -23,7 +23,13 @@ class Work:
     result: Any = None
     error: BaseException | None = None
     abandoned: bool = False
+    began: float | None = None
     ended: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the call itself took; None while it has not ended."""
+        return None if self.began is None or self.ended is None else self.ended - self.began
 
 
 class EnvWorkers:
@@ -53,6 +59,7 @@ class EnvWorkers:
         self._idle = threading.Semaphore(0)
         self._threads = 0
         self._stopped = False
+        self._woken = False
         # In the order of submission, and so in the order of the deadlines.
         self._pending: dict[Work, None] = {}
         self._stuck: set[Work] = set()
@@ -90,7 +97,8 @@ class EnvWorkers:
         None waits until there is one; with nothing pending it returns at once.
         """
         found = self._take_ended()
-        if found or not self._pending:
+        if found or not self._pending or self._woken:
+            self._woken = False
             return found
         now = time.monotonic()
         wake = min(now + wait_s if wait_s is not None else float("inf"), next(iter(self._pending)).deadline)
@@ -99,6 +107,11 @@ class EnvWorkers:
         except queue.Empty:
             return self._take_overdue()
         return self._accept(*ended) + self._take_ended()
+
+    def wake(self) -> None:
+        """From any thread: let `collect` return, with nothing if need be, now or the next time that it is called."""
+        self._woken = True  # before the empty result, which ends the waiting
+        self._done.put((Work(None, lambda: None, 0.0, abandoned=True), None, None))
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Run one call and wait for it; nothing else may be pending.
@@ -166,6 +179,7 @@ class EnvWorkers:
     def _serve(self) -> None:
         while (work := self._todo.get()) is not None and not self._stopped:
             result, error = None, None
+            work.began = time.monotonic()
             try:
                 result = work.call()
             except BaseException as caught:  # noqa: BLE001  # carried to the thread that collects

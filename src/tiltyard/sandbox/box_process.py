@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from tiltyard.errors import BoxError
+from tiltyard.errors import BoxArgumentError, BoxError
 from tiltyard.sandbox.box_link import NONSENSE, BoxLink, Channel
 from tiltyard.sandbox.box_model import Exited, Output, ProcessInfo
 from tiltyard.sandbox.guest.wire import EXITED, PTY, STDERR, STDOUT, WINDOW
 
 _STREAMS: dict[int, Literal["stdout", "stderr", "pty"]] = {STDOUT: "stdout", STDERR: "stderr", PTY: "pty"}
+
+_LARGEST_SIZE = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Process:
             BoxError: It could not be started.
         """
         command = self.command
+        if command.pty is not None:
+            _check_size(*command.pty)
         arguments = {
             "cmd": command.cmd,
             "args": list(command.args),
@@ -184,8 +188,9 @@ class Process:
         """Change the size of its terminal.
 
         Raises:
-            BoxError: It is over.
+            BoxError: It is over, or no terminal has that size.
         """
+        _check_size(rows, cols)
         await self._link.call("resize", pid=self.pid, rows=rows, columns=cols)
 
     def left(self, reader: Subscription) -> None:
@@ -230,3 +235,8 @@ class Process:
         for reader in readers:
             reader.put(exited)
         self._ended(self)
+
+
+def _check_size(rows: int, cols: int) -> None:
+    if not (0 < rows <= _LARGEST_SIZE and 0 < cols <= _LARGEST_SIZE):
+        raise BoxArgumentError(f"a terminal has from 1 to {_LARGEST_SIZE} rows and columns, got {rows} and {cols}")

@@ -9,6 +9,7 @@ from tiltyard.errors import TemplateError
 from tiltyard.tokens.encoding import Encoder
 from tiltyard.tokens.probes import TEXT_SHAPES, TOOL_SHAPES, check_bridges
 from tiltyard.tokens.template import plain_message
+from tiltyard.tools.messages import begun_answer
 from tiltyard.tools.parsing import CUT_OFF, Family
 from tiltyard.types import FinishReason, Message, Reply, ToolCall, ToolSchema
 
@@ -89,8 +90,11 @@ class FamilyRenderer:
 
     def opening(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         """See `Renderer`."""
-        plain, schemas = self._hidden(messages, tools)
-        return list(self._renderer.render_ids(plain, tools=schemas, add_generation_prompt=True))
+        begun = begun_answer(messages)
+        plain, schemas = self._hidden(messages[:-1] if begun else messages, tools)
+        ids = list(self._renderer.render_ids(plain, tools=schemas, add_generation_prompt=True))
+        encoder = self._derived.encoder
+        return ids + encoder.encode(encoder.hide(begun)) if begun else ids
 
     def bridge(
         self,
@@ -119,6 +123,7 @@ class FamilyRenderer:
             reasoning=parsed.reasoning_content or "",
             finish_reason=finish_reason,
             token_ids=tuple(ids),
+            written=self._derived.encoder.decode([index for index in ids if index not in self.stop_ids]),
         )
 
     def _hidden(

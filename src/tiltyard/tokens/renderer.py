@@ -9,6 +9,7 @@ from tiltyard.tokens.encoding import Encoder
 from tiltyard.tokens.families import family_renderer
 from tiltyard.tokens.probes import PROBE_TOOL, TEXT_SHAPES, TOOL_SHAPES, check_bridges, rewritten_history
 from tiltyard.tokens.template import ChatTemplate
+from tiltyard.tools.messages import begun_answer
 from tiltyard.tools.parsing import FAMILIES, HERMES, Family, family_named
 from tiltyard.types import FinishReason, Message, Reply, ToolSchema
 
@@ -34,6 +35,9 @@ class Renderer(Protocol):
 
     def opening(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         """The whole conversation up to the generation prompt.
+
+        Where it ends with an answer of the assistant, that is the beginning of the answer to come: its tokens follow
+        the generation prompt, and nothing ends the turn.
 
         Raises:
             TemplateError: The chat template refuses the conversation.
@@ -135,7 +139,10 @@ class TemplateRenderer:
         """See `Renderer`."""
         if tools and self._no_tools is not None:
             raise self._no_tools
-        return self.full(messages, tools)
+        begun = begun_answer(messages)
+        if not begun:
+            return self.full(messages, tools)
+        return self.full(messages[:-1], tools) + self.encoder.encode(self.encoder.hide(begun))
 
     def bridge(
         self,
@@ -164,6 +171,7 @@ class TemplateRenderer:
             reasoning=parsed.reasoning,
             finish_reason=finish_reason,
             token_ids=tuple(ids),
+            written=text,
         )
 
     def _first_of_bridge(self, new: Sequence[Message]) -> int | None:

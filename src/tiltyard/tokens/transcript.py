@@ -12,18 +12,24 @@ NO_TURN = -1
 
 @dataclass(slots=True)
 class Transcript:
-    """Token ids with, for each, whether the policy sampled it, its log-probability and its turn.
+    """Token ids with, for each, whether the policy sampled it, its log-probability, its turn and the policy's version.
 
-    The four lists always have one length and only grow. `mask` is True only where the policy sampled;
+    The five lists always have one length and only grow. `mask` is True only where the policy sampled;
     `logprobs` is None where it did not, or where the sampler gave none; `turn` is the number of the
-    policy's turn from 0, `NO_TURN` elsewhere.
+    policy's turn from 0, `NO_TURN` elsewhere; `version` says with which weights a token was sampled (how
+    many steps they had learned from), None where it was not or where the policy does not say.
     """
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
     logprobs: list[float | None] = field(default_factory=list)
     turn: list[int] = field(default_factory=list)
+    version: list[int | None] = field(default_factory=list)
     _turns: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.version:
+            self.version = [None] * len(self.ids)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -45,8 +51,9 @@ class Transcript:
         self.mask.extend([False] * count)
         self.logprobs.extend([None] * count)
         self.turn.extend([NO_TURN] * count)
+        self.version.extend([None] * count)
 
-    def sample(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+    def sample(self, ids: Sequence[int], logprobs: Sequence[float] | None, version: int | None = None) -> None:
         """Append one turn of the policy, as it was sampled; an empty one counts as a turn.
 
         Raises:
@@ -64,4 +71,5 @@ class Transcript:
         self.mask.extend([True] * len(ids))
         self.logprobs.extend(logprobs if logprobs is not None else [None] * len(ids))
         self.turn.extend([self._turns] * len(ids))
+        self.version.extend([version] * len(ids))
         self._turns += 1

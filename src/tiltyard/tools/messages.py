@@ -17,6 +17,15 @@ def assistant_message(reply: Reply) -> Message:
     return message
 
 
+def begun_answer(messages: Sequence[Message]) -> str:
+    """What a conversation that ends with the assistant has begun of the answer to come; "" for any other one."""
+    last = messages[-1] if messages else None
+    if last is None or last["role"] != "assistant" or last.get("tool_calls"):
+        return ""
+    content = last.get("content")
+    return content if isinstance(content, str) else ""
+
+
 def tool_message(call: ToolCall, text: str) -> Message:
     """The one result of a call."""
     return {"role": "tool", "content": text, "tool_call_id": call.id, "name": call.name}

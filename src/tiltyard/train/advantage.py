@@ -104,7 +104,9 @@ def assign(
     than 0 before its last turn, and "trajectory" otherwise: an environment that only pays at the end has no
     per-turn rewards, whatever it returns in between.
     """
-    chosen: Literal["trajectory", "turn"] = granularity if granularity != "auto" else _auto(scores_N_G)
+    chosen: Literal["trajectory", "turn"] = "turn" if turns_are_rewarded(scores_N_G) else "trajectory"
+    if granularity != "auto":
+        chosen = granularity
     if chosen == "turn":
         turns = [[s.turns if s.total is not None else (None,) * len(s.turns) for s in group] for group in scores_N_G]
         found = _turn_credits(turns, scale, discount)
@@ -124,13 +126,13 @@ def assign(
     return Credits(by_group, chosen, zero_variance=flat, small=small)
 
 
+def turns_are_rewarded(scores_N_G: Sequence[Sequence[Score]]) -> bool:
+    """True when some scored episode has a reward other than 0 before its last turn."""
+    return any(any(s.turns[:-1]) for group in scores_N_G for s in group if s.total is not None)
+
+
 def _scored(credits_G: Sequence[TurnCredit | None]) -> int:
     return sum(credit is not None for credit in credits_G)
-
-
-def _auto(scores_N_G: Sequence[Sequence[Score]]) -> Literal["trajectory", "turn"]:
-    scored = (s for group in scores_N_G for s in group if s.total is not None)
-    return "turn" if any(any(s.turns[:-1]) for s in scored) else "trajectory"
 
 
 def _size(rewards: Sequence[float | None]) -> float:

@@ -2,7 +2,8 @@
 
 A checkpoint `step-00000012/` holds `weights.safetensors` (what trains), `optimiser.pt`, `rng.pt` and, written last,
 `checkpoint.json` with the step, the position in the tasks, and size and SHA-256 of the other files. It is written under
-another name and renamed once everything is on the disk.
+another name and renamed once everything is on the disk. `best.json` beside the checkpoints names the one with the best
+evaluation, which is never removed.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from tiltyard.errors import CheckpointError
 
 FORMAT = "tiltyard-checkpoint-1"
 WEIGHTS, OPTIMISER, RNG, MANIFEST = "weights.safetensors", "optimiser.pt", "rng.pt", "checkpoint.json"
-STEP, PARTIAL = "step-", ".partial-"
+STEP, PARTIAL, BEST = "step-", ".partial-", "best.json"
 
 
 class Weights(Protocol):
@@ -71,7 +72,7 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path, step: int, *, model: Weights, learner: Stateful, position: Mapping[str, Any], keep: int = 2
 ) -> Path:
-    """Write the checkpoint of a finished step, and remove all but the last `keep`.
+    """Write the checkpoint of a finished step, and remove all but the last `keep` and the best one.
 
     Args:
         folder: Holds the run's checkpoints; made when missing.
@@ -96,20 +97,59 @@ def save_checkpoint(
     about = {"format": FORMAT, "step": step, "position": dict(position), "files": files}
     (partial / MANIFEST).write_text(json.dumps(about, indent=2, allow_nan=False), encoding="utf-8")
     for path in (*partial.iterdir(), partial):
-        _sync(path)
+        sync(path)
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
-    _sync(folder)
-    for old in _checkpoints(folder)[: -max(1, keep)]:
-        shutil.rmtree(old)
+    sync(folder)
+    remove_old_checkpoints(folder, keep)
     return final
+
+
+def remove_old_checkpoints(folder: Path, keep: int) -> None:
+    """Remove all but the last `keep` checkpoints, at least 1, and the best one."""
+    best = best_checkpoint(folder)
+    for old in _checkpoints(folder)[: -max(1, keep)]:
+        if old != best:
+            shutil.rmtree(old)
+
+
+def mark_best(folder: Path, about: Mapping[str, Any]) -> None:
+    """Name the best checkpoint from now on; `about` has its `step`, and what is known of it."""
+    beside = folder / f"{BEST}.tmp"
+    beside.write_text(json.dumps(dict(about), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    sync(beside)
+    beside.replace(folder / BEST)
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint that `mark_best` named; None when none was, or when it is gone."""
+    try:
+        step = int(json.loads((folder / BEST).read_text(encoding="utf-8"))["step"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{folder / BEST} cannot be read ({error}); delete it to go on without a best checkpoint"
+        ) from error
+    found = folder / f"{STEP}{step:08d}"
+    return found if found in _checkpoints(folder) else None
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint with the most steps in a folder of checkpoints; None when there is none."""
     found = _checkpoints(folder)
     return found[-1] if found else None
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """The steps of the whole checkpoints in a folder of checkpoints, in order."""
+    return [step_of(path) for path in _checkpoints(folder)]
+
+
+def step_of(path: Path) -> int:
+    """The step of a checkpoint's folder."""
+    return int(path.name.removeprefix(STEP))
 
 
 def load_checkpoint(path: Path, *, model: Weights, learner: Stateful) -> Checkpoint:
@@ -150,7 +190,7 @@ def load_weights(path: str | Path, model: Weights) -> Checkpoint:
 def _checkpoints(folder: Path) -> list[Path]:
     """Whole checkpoints by step, the oldest first."""
     found = (p for p in folder.glob(f"{STEP}*") if p.name.removeprefix(STEP).isdigit() and (p / MANIFEST).is_file())
-    return sorted(found, key=lambda p: int(p.name.removeprefix(STEP)))
+    return sorted(found, key=step_of)
 
 
 def _verified(path: Path) -> Checkpoint:
@@ -236,7 +276,7 @@ def _fingerprint(path: Path) -> dict[str, Any]:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Have a file, or a folder's list of names, on the disk before going on."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -239,7 +239,7 @@ class _Run:
 
 def _slim(trajectory: Trajectory) -> Trajectory:
     """What a summary needs of a trajectory, without what was said: thousands of them fit into memory."""
-    info = {"valid": trajectory.info["valid"]} if "valid" in trajectory.info else {}
+    info = {name: trajectory.info[name] for name in ("valid", "reward_parts") if name in trajectory.info}
     return replace(trajectory, messages=(), tools=(), transcript=None, first_observation=None, info=info)
 
 

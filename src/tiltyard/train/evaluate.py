@@ -1,8 +1,9 @@
 """What a set of episodes amounts to: success or reward with its interval, and what does not count."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from tiltyard.rollout.trajectory import Trajectory
@@ -31,6 +32,7 @@ class Score:
         truncated: Episodes that were cut for a reason outside the task.
         unscored: Episodes that did not fail and have no reward all the same.
         endings: How many ended how.
+        reward_parts: Mean of each named part of the reward, over the episodes whose info has it.
     """
 
     metric: Literal["success", "reward"]
@@ -45,13 +47,20 @@ class Score:
     truncated: int
     unscored: int
     endings: Mapping[str, int]
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data, with the figure to compare as `mean`, `low`, `high` and `n` at its top."""
-        return {"metric": self.metric, **asdict(self.value), **{k: v for k, v in asdict(self).items() if k not in _TOP}}
+        """Return plain data, the figure to compare as `mean`, `low`, `high` and `n` at its top, and the parts."""
+        rest = {name: value for name, value in asdict(self).items() if name not in _ELSEWHERE}
+        return {"metric": self.metric, **asdict(self.value), **rest, **part_figures(self.reward_parts)}
 
 
-_TOP = ("metric", "value")
+_ELSEWHERE = ("metric", "value", "reward_parts")
+
+
+def part_figures(parts: Mapping[str, float]) -> dict[str, float]:
+    """The parts of a reward under the names that they have among other figures."""
+    return {f"reward_parts/{name}": value for name, value in parts.items()}
 
 
 def score(trajectories: Sequence[Trajectory], max_reward: float | None = None, *, success_known: bool = False) -> Score:
@@ -84,6 +93,7 @@ def score(trajectories: Sequence[Trajectory], max_reward: float | None = None, *
         truncated=sum(trajectory.truncated for trajectory in trajectories),
         unscored=len(whole) - len(rewards),
         endings=endings(trajectories),
+        reward_parts=part_means(whole),
     )
 
 
@@ -118,6 +128,17 @@ def valid_share(whole: Sequence[Trajectory]) -> Interval | None:
     stated = [trajectory.info["valid"] for trajectory in whole if "valid" in trajectory.info]
     flags = [bool(flag) for value in stated for flag in (value if isinstance(value, list | tuple) else [value])]
     return interval.share(sum(flags), len(flags)) if flags else None
+
+
+def part_means(whole: Sequence[Trajectory]) -> dict[str, float]:
+    """Average each part of the reward (`info["reward_parts"]`); one that is no finite number is in no mean."""
+    values: dict[str, list[float]] = {}
+    for trajectory in whole:
+        parts = trajectory.info.get("reward_parts")
+        for name, value in parts.items() if isinstance(parts, Mapping) else ():
+            if isinstance(value, int | float) and math.isfinite(value):
+                values.setdefault(str(name), []).append(float(value))
+    return {name: sum(found) / len(found) for name, found in values.items()}
 
 
 def endings(trajectories: Sequence[Trajectory]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,11 +53,13 @@ class PackOutput:
 
     Attributes:
         logp: Log-probabilities in float32, with gradient.
-        entropy: Entropy in nats of the distribution that each token was drawn from; no gradient.
+        entropy: Entropy in nats of the distribution that each token was drawn from; without gradient unless asked for.
+        hidden: [U, D], the hidden states at the pack's places, with gradient; None unless asked for.
     """
 
     logp: Tensor
     entropy: Tensor
+    hidden: Tensor | None = None
 
 
 def check_sampling(sampling: Sampling) -> None:
@@ -80,17 +82,34 @@ def check_sampling(sampling: Sampling) -> None:
         )
 
 
-def pack_logprobs(model: nn.Module, pack: Pack, sampling: Sampling, plan: ForwardPlan) -> PackOutput:
+def pack_logprobs(
+    model: nn.Module,
+    pack: Pack,
+    sampling: Sampling,
+    plan: ForwardPlan,
+    *,
+    entropy_gradient: bool = False,
+    with_hidden: bool = False,
+) -> PackOutput:
     """The log-probability of every trained token of a pack; logits exist only where one is predicted.
 
-    The pack is on the model's device.
+    Args:
+        model: The model.
+        pack: On the model's device.
+        sampling: What the tokens were drawn from.
+        plan: How the model is asked.
+        entropy_gradient: The entropy can go backward, which costs memory.
+        with_hidden: The hidden states are given as well.
     """
     causal = unwrapped(model)
-    hidden, head = _hidden_and_head(causal, pack, plan)
-    size = max(1, plan.logits_at_once // _vocabulary(causal))
+    hidden, states, head = _states_and_head(causal, pack, plan, with_states=with_hidden)
+    size = max(1, plan.logits_at_once // vocabulary(causal))
+    states = states if with_hidden else None
     if len(hidden) <= size:
-        return PackOutput(*_logp_and_entropy(hidden, pack.source, pack.targets, head, sampling.temperature))
-    return _in_pieces(hidden, pack, head, sampling.temperature, size)
+        found = _logp_and_entropy(hidden, pack.source, pack.targets, head, sampling.temperature, entropy_gradient)
+        return PackOutput(*found, hidden=states)
+    logp, entropy = _in_pieces(hidden, pack, head, sampling.temperature, size, entropy_gradient)
+    return PackOutput(logp, entropy, states)
 
 
 def token_logprobs(
@@ -118,7 +137,7 @@ def check_packing(model: nn.Module, *, seed: int = 0) -> ForwardPlan:
     (flash attention), or that carries a state along the sequence, is trained on plain rows.
     """
     causal = unwrapped(model)
-    rows = _probe_rows(_vocabulary(causal), seed)
+    rows = _probe_rows(vocabulary(causal), seed)
     truth = ForwardPlan(packed=False, decoder=False)
     window = _window(causal.config)
     with torch.no_grad():
@@ -144,18 +163,35 @@ def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _hidden_and_head(causal: Any, pack: Pack, plan: ForwardPlan) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+def hidden_and_head(causal: Any, pack: Pack, plan: ForwardPlan) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Hidden states, [U, D], at the places that are needed, and what makes logits of them."""
+    found = _states_and_head(causal, pack, plan, with_states=False)
+    return found.hidden, found.head
+
+
+class _StatesAndHead(NamedTuple):
+    """What the head takes, [U, ·]; the last hidden states, [U, D], or None; and the head."""
+
+    hidden: Tensor
+    states: Tensor | None
+    head: Callable[[Tensor], Tensor]
+
+
+def _states_and_head(causal: Any, pack: Pack, plan: ForwardPlan, *, with_states: bool) -> _StatesAndHead:
     inputs = {"input_ids": pack.ids, "attention_mask": pack.attention, "use_cache": False}
     if pack.attention.ndim == 4:
         # Only a tree's positions are not the usual ones, and not every model takes any.
         inputs |= {"attention_mask": _additive(pack.attention, causal.dtype), "position_ids": pack.positions}
     if plan.decoder:
-        hidden = causal.get_decoder()(**inputs).last_hidden_state
-        return hidden.flatten(0, 1)[pack.places], causal.get_output_embeddings()
+        hidden = causal.get_decoder()(**inputs).last_hidden_state.flatten(0, 1)[pack.places]
+        return _StatesAndHead(hidden, hidden, causal.get_output_embeddings())
+    if with_states:
+        outputs = causal(**inputs, output_hidden_states=True)
+        states = outputs.hidden_states[-1].flatten(0, 1)[pack.places]
+        return _StatesAndHead(outputs.logits.flatten(0, 1)[pack.places], states, nn.Identity())
     if len(pack.ids) == 1 and "logits_to_keep" in inspect.signature(causal.forward).parameters:
-        return causal(**inputs, logits_to_keep=pack.places).logits[0], nn.Identity()
-    return causal(**inputs).logits.flatten(0, 1)[pack.places], nn.Identity()
+        return _StatesAndHead(causal(**inputs, logits_to_keep=pack.places).logits[0], None, nn.Identity())
+    return _StatesAndHead(causal(**inputs).logits.flatten(0, 1)[pack.places], None, nn.Identity())
 
 
 def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
@@ -163,22 +199,35 @@ def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _logp_and_entropy(
-    hidden: Tensor, source: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor], temperature: float
+    hidden: Tensor,
+    source: Tensor,
+    targets: Tensor,
+    head: Callable[[Tensor], Tensor],
+    temperature: float,
+    entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     logits = head(hidden).float()
     if temperature != 1:
         logits = logits / temperature
     total = logits.logsumexp(-1)
-    with torch.no_grad():
-        probabilities = (logits - total[:, None]).exp_()
-        # a logit of -inf has probability 0 and adds nothing; 0 * -inf would be NaN
-        entropy = total - probabilities.mul_(logits.clamp(min=torch.finfo(logits.dtype).min)).sum(-1)
+    # a logit of -inf has probability 0 and adds nothing to the entropy; 0 * -inf would be NaN
+    lowest = torch.finfo(logits.dtype).min
+    if entropy_gradient:
+        entropy = total - ((logits - total[:, None]).exp() * logits.clamp(min=lowest)).sum(-1)
+    else:
+        with torch.no_grad():
+            entropy = total - (logits - total[:, None]).exp_().mul_(logits.clamp(min=lowest)).sum(-1)
     return logits[source, targets] - total[source], entropy[source]
 
 
 def _in_pieces(
-    hidden: Tensor, pack: Pack, head: Callable[[Tensor], Tensor], temperature: float, size: int
-) -> PackOutput:
+    hidden: Tensor,
+    pack: Pack,
+    head: Callable[[Tensor], Tensor],
+    temperature: float,
+    size: int,
+    entropy_gradient: bool,
+) -> tuple[Tensor, Tensor]:
     """The same in pieces of `size` places, whose logits are thrown away and computed again going backward."""
     logp = hidden.new_zeros(len(pack.targets), dtype=torch.float32)
     entropy = torch.zeros_like(logp)
@@ -191,12 +240,13 @@ def _in_pieces(
             pack.targets[inside],
             head,
             temperature,
+            entropy_gradient,
             use_reentrant=False,
         )
         assert piece is not None
         logp = logp.index_put((inside,), piece[0])
         entropy = entropy.index_put((inside,), piece[1])
-    return PackOutput(logp, entropy)
+    return logp, entropy
 
 
 def _agrees(model: nn.Module, rows: Sequence[TrainRow], expected: Tensor, plan: ForwardPlan) -> tuple[bool, str]:
@@ -224,7 +274,8 @@ def _probe_rows(vocabulary: int, seed: int) -> list[TrainRow]:
     return rows
 
 
-def _vocabulary(causal: Any) -> int:
+def vocabulary(causal: Any) -> int:
+    """How many tokens the model predicts."""
     return causal.config.get_text_config().vocab_size
 
 

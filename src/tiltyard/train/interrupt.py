@@ -66,7 +66,10 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let the first Ctrl-C wait for the end of this block."""
+        """Let the first Ctrl-C wait for the end of this block; another thread than the main one it never interrupts."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         self._held += 1
         try:
             yield

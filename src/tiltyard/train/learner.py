@@ -4,29 +4,22 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tiltyard.errors import ConfigurationError, NonFiniteError
+from tiltyard.errors import CheckpointError, ConfigurationError, NonFiniteError
 from tiltyard.policies.base import Sampling
-from tiltyard.train.algorithms import GRPO
+from tiltyard.train.algorithms import LLMPPO, Algorithm
 from tiltyard.train.batch import Batch, TrainRow
-from tiltyard.train.forward import (
-    ForwardPlan,
-    PackOutput,
-    check_packing,
-    check_sampling,
-    device_of,
-    pack_logprobs,
-    token_logprobs,
-    unwrapped,
-)
-from tiltyard.train.loss import TokenBatch, TokenTerms, token_weights, weighted_sum
+from tiltyard.train.critic import Critic
+from tiltyard.train.forward import ForwardPlan, PackOutput, check_packing, check_sampling, device_of, unwrapped
+from tiltyard.train.known import Asking, Known, find_out
+from tiltyard.train.loss import TokenBatch, TokenTerms, ValueTerms, token_weights, value_terms, weighted_sum
 from tiltyard.train.optimiser import Optimiser, OptimiserSettings
 from tiltyard.train.packing import Pack
+from tiltyard.train.processes import ALONE, Processes, agreed, share
 from tiltyard.train.update_metrics import Tally, UpdateMetrics
 
 MIN_PACK_TOKENS = 512
@@ -69,17 +62,20 @@ class Learner:
         pack_tokens: The most tokens in one forward pass; None takes the model's hidden size, at least 512,
             where attention over a packed sequence is still cheap against the rest.
         before_step: Called when the gradient of an optimiser step is complete, right before the weights change.
+        processes: Those that learn together. Each is given the whole batch, works on its part of every optimiser
+            step's groups, and takes the step with the sum of all gradients: the same step that one process takes.
     """
 
     def __init__(
         self,
         trainable: Trainable,
-        algorithm: GRPO,
+        algorithm: Algorithm,
         settings: OptimiserSettings,
         *,
         sampling: Sampling = Sampling(),  # noqa: B008  # frozen
         pack_tokens: int | None = None,
         before_step: Callable[[], None] | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         check_sampling(sampling)
         self.trainable = trainable
@@ -93,8 +89,11 @@ class Learner:
         trainable.model.eval()
         self.plan: ForwardPlan = check_packing(trainable.model)
         config = unwrapped(trainable.model).config.get_text_config()
-        self._pack_tokens = pack_tokens or max(MIN_PACK_TOKENS, config.hidden_size)
         self._optimiser = Optimiser(parameters, settings)
+        self._critic = _critic(trainable.model, config.hidden_size, algorithm, settings)
+        pack_tokens = pack_tokens or max(MIN_PACK_TOKENS, config.hidden_size)
+        self._asking = Asking(trainable, self.plan, sampling, pack_tokens, self._critic, processes)
+        self._processes = processes
         self._before_step = before_step or (lambda: None)
         self._warned = False
 
@@ -106,81 +105,119 @@ class Learner:
         """
         if batch.empty:
             return UpdateMetrics(step=self.step, skipped=True, tokens_counted=batch.counts.counted_tokens)
-        rows = [row for group in batch.groups for row in group if row.trained]
-        known = self._known_before(rows)
+        known = find_out(self._asking, batch, self.algorithm)
         tally = Tally()
         for _ in range(self.algorithm.epochs):
             for window in _windows(batch.groups, self.algorithm.minibatches):
-                self._optimiser_step(window, known, tally)
+                self._optimiser_step(window, batch, known, tally)
+        tally.add_up(self._processes)
         self._warn_of_difference(tally)
-        return tally.metrics(self.step, self._optimiser.learning_rate, batch)
+        return tally.metrics(self.step, self._optimiser.learning_rate, batch, known)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state and the step; the weights are the trainable model's to save."""
-        return {"step": self.step, "optimiser": self._optimiser.state_dict()}
+        """The optimiser's state, the value head's and the step; the weights are the trainable model's to save."""
+        state = {"step": self.step, "optimiser": self._optimiser.state_dict()}
+        return state if self._critic is None else {**state, "critic": self._critic.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state.
 
         Raises:
-            CheckpointError: It belongs to other parameters.
+            CheckpointError: It belongs to other parameters, or has no value head where one is needed.
         """
+        if (self._critic is None) != ("critic" not in state):
+            has = "no value head" if self._critic is not None else "a value head"
+            raise CheckpointError(
+                f"the saved state has {has}, and {type(self.algorithm).__name__} wants it otherwise; resume with the "
+                "algorithm of the run that saved it"
+            )
         self._optimiser.load_state_dict(state["optimiser"])
+        if self._critic is not None:
+            self._critic.load_state_dict(state["critic"])
         self.step = int(state["step"])
 
-    def _known_before(self, rows: Sequence[TrainRow]) -> "_Known":
-        """What stays fixed during the update: old and reference log-probabilities, by row."""
-        known = _Known()
-        with torch.no_grad():
-            steps = self.algorithm.epochs * self.algorithm.minibatches
-            if self.algorithm.old_logprobs == "trainer" and steps > 1:
-                known.old = dict(zip(map(id, rows), self._all_logprobs(rows), strict=True))
-            if self.algorithm.kl_coef > 0:
-                with self.trainable.reference():
-                    known.reference = dict(zip(map(id, rows), self._all_logprobs(rows), strict=True))
-        return known
-
-    def _all_logprobs(self, rows: Sequence[TrainRow]) -> list[Tensor]:
-        return token_logprobs(self.trainable.model, rows, self.sampling, self.plan, max_tokens=self._pack_tokens)
-
-    def _optimiser_step(self, window: Sequence[Sequence[TrainRow]], known: "_Known", tally: Tally) -> None:
+    def _optimiser_step(self, window: Sequence[Sequence[TrainRow]], batch: Batch, known: Known, tally: Tally) -> None:
         rows = [row for group in window for row in group]
         if not any(row.trained for row in rows):
             return
         algorithm = self.algorithm
         weights = token_weights([row.counted for row in rows], algorithm.loss_normaliser, algorithm.constant_length)
         weight_of = dict(zip(map(id, rows), weights, strict=True))
-        self._optimiser.clear()
-        total = 0.0
-        for pack in self.plan.packs(rows, self._pack_tokens):
-            pack = pack.to(device_of(self.trainable.model))  # noqa: PLW2901  # the same pack, elsewhere
-            output = pack_logprobs(self.trainable.model, pack, self.sampling, self.plan)
-            tokens = self._tokens(pack, output, known)
-            terms = algorithm.token_terms(tokens)
-            self._refuse_non_finite(terms, tokens, pack)
-            weight = torch.tensor([weight_of[id(row)] for row in pack.rows], device=output.logp.device)
-            loss = weighted_sum(terms, tokens, weight)
-            loss.backward()
-            self._optimiser.collect()
-            total += loss.item()
-            tally.add(pack, output, tokens, terms)
-        tally.losses.append(total)
+        targets = sum(int((~known.targets[id(row)].isnan()).sum()) for row in rows if id(row) in known.targets)
+        self._clear()
+        losses, error = [], None
+        mine = [row for group in share(window, self._processes) for row in group]
+        try:
+            for pack in self._asking.packs(mine):
+                losses.append(self._backward(pack, batch, known, weight_of, max(1, targets), tally))
+        except NonFiniteError as found:
+            error = found
+        agreed(error, self._processes)
+        self._optimiser.add_up(self._processes)
+        if self._critic is not None:
+            self._critic.add_up(self._processes)
+        tally.losses.append(math.fsum(loss for part in self._processes.gather(losses) for loss in part))
         tally.norms.append(self._apply(rows))
 
-    def _tokens(self, pack: Pack, output: PackOutput, known: "_Known") -> TokenBatch:
+    def _backward(
+        self, pack: Pack, batch: Batch, known: Known, weight_of: Mapping[int, float], targets: int, tally: Tally
+    ) -> float:
+        """Add the gradient of one pack; returns its part of the loss. `targets` is the values' number in the step."""
+        algorithm = self.algorithm
+        output = self._asking.output(pack, entropy_gradient=algorithm.entropy_coef > 0)
+        tokens = self._tokens(pack, output, batch, known)
+        terms = algorithm.token_terms(tokens)
+        self._refuse_non_finite(terms, tokens, pack)
+        weight = torch.tensor([weight_of[id(row)] for row in pack.rows], device=output.logp.device)
+        loss = weighted_sum(terms, tokens, weight)
+        if (value := self._value_terms(pack, output, known)) is not None:
+            assert isinstance(algorithm, LLMPPO)
+            loss = loss + algorithm.value_coef * value.loss.sum() / targets
+        loss.backward()
+        self._optimiser.collect()
+        tally.add(pack, output, tokens, terms, value)
+        return loss.item()
+
+    def _value_terms(self, pack: Pack, output: PackOutput, known: Known) -> ValueTerms | None:
+        """The loss of the values at which an action begins; None without a value head."""
+        if self._critic is None or not isinstance(self.algorithm, LLMPPO):
+            return None
+        assert output.hidden is not None
+        before = torch.cat([known.values[id(row)] for row in pack.rows])
+        targets = torch.cat([known.targets[id(row)] for row in pack.rows])
+        begins = ~targets.isnan()
+        values = self._critic.values(output.hidden)[pack.source][begins]
+        return value_terms(values, before[begins], targets[begins], clip=self.algorithm.value_clip)
+
+    def _clear(self) -> None:
+        self._optimiser.clear()
+        if self._critic is not None:
+            self._critic.clear()
+
+    def _tokens(self, pack: Pack, output: PackOutput, batch: Batch, known: Known) -> TokenBatch:
         if known.old:
             old = torch.cat([known.old[id(row)] for row in pack.rows])
         elif self.algorithm.old_logprobs == "trainer":
             old = output.logp.detach()
         else:
             old = pack.sampler
-        reference = torch.cat([known.reference[id(row)] for row in pack.rows]) if known.reference else None
-        return TokenBatch(output.logp, old, pack.advantages, pack.row, reference)
+        in_loss = self.algorithm.kl_in_loss
+        advantages = torch.cat([known.advantages[id(r)] for r in pack.rows]) if known.advantages else pack.advantages
+        return TokenBatch(
+            output.logp,
+            old,
+            advantages,
+            pack.row,
+            reference=torch.cat([known.reference[id(row)] for row in pack.rows]) if in_loss else None,
+            unit=pack.row if batch.granularity == "trajectory" else pack.row * (int(pack.turn.max()) + 1) + pack.turn,
+            sampler=pack.sampler if self.algorithm.sampler_cap is not None else None,
+            entropy=output.entropy if self.algorithm.entropy_coef else None,
+        )
 
     def _refuse_non_finite(self, terms: TokenTerms, tokens: TokenBatch, pack: Pack) -> None:
         bad = ~(terms.loss.isfinite() & tokens.logp.isfinite() & tokens.old.isfinite())
         if bad.any():
-            self._optimiser.clear()
+            self._clear()
             names = [pack.rows[index].episode_id for index in tokens.row[bad].unique().tolist()]
             raise NonFiniteError(
                 f"the loss is NaN or inf in the rows of {_named(names)}; the step was not taken. "
@@ -190,18 +227,24 @@ class Learner:
     def _apply(self, rows: Sequence[TrainRow]) -> float:
         """Clip the gradient and take the step; returns the norm before clipping."""
         norm = self._optimiser.norm()
-        if not math.isfinite(norm):
-            self._optimiser.clear()
+        of_values = 0.0 if self._critic is None else self._critic.norm()
+        if not (math.isfinite(norm) and math.isfinite(of_values)):
+            self._clear()
+            bad = norm if not math.isfinite(norm) else of_values
             raise NonFiniteError(
-                f"the gradient's norm is {norm!r} in a step over {_named([r.episode_id for r in rows if r.trained])}; "
+                f"the gradient's norm is {bad!r} in a step over {_named([r.episode_id for r in rows if r.trained])}; "
                 "the step was not taken. Lower the learning rate, or train in float32"
             )
         self._before_step()
         self.step += 1
         self._optimiser.take(self.step, norm)
+        if self._critic is not None:
+            self._critic.take(self.step, of_values)
         return norm
 
     def _warn_of_difference(self, tally: Tally) -> None:
+        if self.algorithm.sampler_cap is not None:
+            return  # the difference is what the correction is there for
         limit = SAMPLER_DIFFERENCE_NATS.get(unwrapped(self.trainable.model).dtype, 0.05)
         if not self._warned and tally.differences and tally.difference_mean > limit:
             self._warned = True
@@ -212,12 +255,12 @@ class Learner:
             )
 
 
-@dataclass(slots=True)
-class _Known:
-    """Log-probabilities by the id of the row; empty where they are not needed."""
-
-    old: dict[int, Tensor] = field(default_factory=dict)
-    reference: dict[int, Tensor] = field(default_factory=dict)
+def _critic(model: nn.Module, width: int, algorithm: Algorithm, settings: OptimiserSettings) -> Critic | None:
+    """The value head of an algorithm that has one; its gradient is clipped like the model's."""
+    if not isinstance(algorithm, LLMPPO):
+        return None
+    own = OptimiserSettings(algorithm.value_learning_rate, max_grad_norm=settings.max_grad_norm)
+    return Critic(width, device_of(model), own, trains_model=algorithm.value_trains_model)
 
 
 def _windows(groups: Sequence[Sequence[TrainRow]], count: int) -> Iterator[Sequence[Sequence[TrainRow]]]:

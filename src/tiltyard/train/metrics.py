@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiltyard.rollout.trajectory import Trajectory
-from tiltyard.train.evaluate import Score, score
+from tiltyard.train.evaluate import Score, part_figures, score
 
 
 @dataclass(slots=True)
@@ -73,6 +73,7 @@ def step_metrics(
         "sampled_tokens": sum(sampled),
         "tokens_per_s": sum(sampled) / took if took > 0 else None,
         "seconds": dict(seconds),
+        **part_figures(played.reward_parts),
     }
 
 

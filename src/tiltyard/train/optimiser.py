@@ -1,17 +1,22 @@
-"""The optimiser: AdamW with warm-up and gradient clipping, in float32 whatever dtype the model has."""
+"""The optimiser: AdamW with a learning-rate schedule and gradient clipping, in float32 whatever the model's dtype."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from tiltyard.errors import CheckpointError, ConfigurationError
+from tiltyard.train.processes import Processes
 
 LONG = (torch.float32, torch.float64)
 """The dtypes that parameters may step in."""
+
+
+Decay = Literal["constant", "linear", "cosine"]
+"""How the learning rate falls after warm-up: not at all, along a line, or along half a cosine (arXiv:1608.03983)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +28,18 @@ class OptimiserSettings:
         weight_decay: Decoupled from the gradient; norms and biases do not decay.
         warmup_steps: Optimiser steps over which the learning rate rises linearly from nearly 0.
         max_grad_norm: A longer gradient is scaled down to this norm; None leaves it.
+        schedule: How the learning rate falls from there to the last step.
+        total_steps: All optimiser steps, those of the warm-up included; needed where it falls.
+        end_share: The share of the learning rate that is left at the last step and after it, where it falls.
     """
 
     learning_rate: float
     weight_decay: float = 0.0
     warmup_steps: int = 0
     max_grad_norm: float | None = 1.0
+    schedule: Decay = "constant"
+    total_steps: int | None = None
+    end_share: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < math.inf:
@@ -39,10 +50,25 @@ class OptimiserSettings:
             raise ConfigurationError(f"warmup_steps must be >= 0, got {self.warmup_steps!r}")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ConfigurationError(f"max_grad_norm must be > 0 or None, got {self.max_grad_norm!r}")
+        if self.schedule not in get_args(Decay):
+            raise ConfigurationError(f"schedule must be one of {', '.join(get_args(Decay))}, got {self.schedule!r}")
+        if not 0 <= self.end_share <= 1:
+            raise ConfigurationError(f"end_share must be between 0 and 1, got {self.end_share!r}")
+        if self.schedule != "constant" and (self.total_steps is None or self.total_steps <= self.warmup_steps):
+            raise ConfigurationError(
+                f"the schedule {self.schedule!r} falls from the end of the warm-up to the last step: total_steps must "
+                f"be > warmup_steps ({self.warmup_steps}), got {self.total_steps!r}"
+            )
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""
-        return self.learning_rate * (min(1.0, step / self.warmup_steps) if self.warmup_steps else 1.0)
+        if step <= self.warmup_steps:
+            return self.learning_rate * step / self.warmup_steps
+        if self.schedule == "constant" or self.total_steps is None:
+            return self.learning_rate
+        gone = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
+        left = 1 - gone if self.schedule == "linear" else (1 + math.cos(math.pi * gone)) / 2
+        return self.learning_rate * (self.end_share + (1 - self.end_share) * left)
 
 
 class Optimiser:
@@ -83,6 +109,17 @@ class Optimiser:
             else:
                 exact.grad.add_(parameter.grad)
             parameter.grad = None
+
+    def add_up(self, processes: Processes) -> None:
+        """Make the gradient the sum over all processes; one that none of them has stays away, so that it decays not."""
+        if processes.count == 1:
+            return
+        there = torch.tensor([float(exact.grad is not None) for exact in self._exact], device=self._exact[0].device)
+        processes.add([there])
+        present = [exact for exact, found in zip(self._exact, there.tolist(), strict=True) if found]
+        for exact in present:
+            exact.grad = torch.zeros_like(exact) if exact.grad is None else exact.grad
+        processes.add(self._gradients())
 
     def norm(self) -> float:
         """The norm of the whole gradient."""

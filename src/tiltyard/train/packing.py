@@ -27,10 +27,13 @@ class Pack:
         positions: [B, T].
         attention: [B, 1, T, T] in bool for a tree, True where a token may look; [B, T] for rows side by side, and
             for a tree without branches.
-        places: [U], the flat places whose next-token distribution is needed.
+        places: [U], the flat places whose next-token distribution, or value, is needed.
         source: [K], for each trained token the index into `places` of what predicts it, row after row.
         targets: [K], the trained tokens.
         row: [K], the index into `rows` of each trained token.
+        turn: [K], the turn that each trained token was sampled in.
+        ends: [E], for each row that was cut the index into `places` of its last token.
+        end_row: [E], the index into `rows` of each of these.
         sampler: [K], the sampler's log-probability of each trained token; NaN where it gave none.
         advantages: [K].
     """
@@ -43,6 +46,9 @@ class Pack:
     source: Tensor
     targets: Tensor
     row: Tensor
+    turn: Tensor
+    ends: Tensor
+    end_row: Tensor
     sampler: Tensor
     advantages: Tensor
 
@@ -160,22 +166,26 @@ def _with_targets(
 ) -> Pack:
     """Complete a pack: the token at t is predicted from the place of the token at t - 1."""
     trained = [
-        (path[t - 1], row.ids[t], index, row.logprobs[t], row.advantages[t])
+        (path[t - 1], row.ids[t], index, row.turns[t] if row.turns else 0, row.logprobs[t], row.advantages[t])
         for index, (row, path) in enumerate(zip(rows, paths, strict=True))
         for t, on in enumerate(row.mask)
         if on
     ]
-    before, targets, of_row, logprobs, advantages = zip(*trained, strict=True)
-    places, source = torch.unique(torch.tensor(before), return_inverse=True)
+    before, targets, of_row, turn, logprobs, advantages = zip(*trained, strict=True)
+    ends = [(path[-1], index) for index, (row, path) in enumerate(zip(rows, paths, strict=True)) if row.cut]
+    places, found = torch.unique(torch.tensor([*before, *(place for place, _ in ends)]), return_inverse=True)
     return Pack(
         rows=tuple(rows),
         ids=ids,
         positions=positions,
         attention=attention,
         places=places,
-        source=source,
+        source=found[: len(before)],
         targets=torch.tensor(targets),
         row=torch.tensor(of_row),
+        turn=torch.tensor(turn),
+        ends=found[len(before) :],
+        end_row=torch.tensor([index for _, index in ends], dtype=torch.long),
         sampler=torch.tensor([math.nan if value is None else value for value in logprobs], dtype=torch.float32),
         advantages=torch.tensor(advantages, dtype=torch.float32),
     )

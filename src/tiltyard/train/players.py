@@ -53,6 +53,10 @@ class LocalPlayer:
         self._sampling_weights = sampling_weights
         rollout.policy = WatchedPolicy(rollout.policy, self)
 
+    def watched(self, counted: Ledger) -> None:
+        """Count what the policy's prompts say."""
+        self.ledger += counted
+
     def play(self, jobs: Sequence[Job], on_finished: Callable[[Trajectory], None]) -> None:
         """Play all jobs."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations  # the update's figures are named without importing torch
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +27,8 @@ TRAIN = "train"
 class Recorder:
     """Called with each finished episode: writes it down, counts it, and tells the observer.
 
+    Episodes are played for one thing at a time (`begin`), on whatever thread; another may ask what was counted.
+
     Attributes:
         phase: What the episodes are played for: "train" or the name of an evaluation.
         step: The step that they are played for, from 1; in an evaluation, how many steps were done before it.
@@ -44,34 +47,66 @@ class Recorder:
         self.interrupts = interrupts
         self._folder = folder
         self._observer = observer
+        self._counting = threading.RLock()  # what is counted is what is written, whichever thread looks
 
-    def begin(self, phase: str, step: int, episodes: int) -> None:
-        """Say what the episodes that follow are played for, and how many there will be."""
+    def begin(self, phase: str, step: int, episodes: int, *, finished: int = 0) -> None:
+        """Say what the episodes that follow are played for, how many there will be, and how many are there already."""
         self.phase, self.step = phase, step
         self._observer.phase_started(phase, episodes)
+        for _ in range(finished):
+            self._observer.episode_finished()
 
     def __call__(self, trajectory: Trajectory) -> None:
-        """Keep one finished episode."""
-        with self.interrupts.held():
+        """Keep one finished episode; where another process writes the folder, leave it to that one."""
+        if not self._folder.writes:
+            return
+        with self.interrupts.held(), self._counting:
             # An episode's id is its group's key and its place in the group (`RolloutCollector.collect`).
             group = trajectory.episode_id.rpartition("-")[0] if self.phase == TRAIN else None
             self._folder.write_trajectory(trajectory, phase=self.phase, step=self.step, group=group)
-            self.totals.add(trajectory)
-            self.success_known |= trajectory.success is not None
-            if trajectory.transcript is not None:
-                self.ledger.observe(trajectory.transcript)
+            self.count(trajectory)
         self._observer.episode_finished()
 
+    def count(self, trajectory: Trajectory) -> None:
+        """Count one finished episode that is written down."""
+        self.totals.add(trajectory)
+        self.success_known |= trajectory.success is not None
+        if trajectory.transcript is not None:
+            self.ledger.observe(trajectory.transcript)
+
+    def watched(self, counted: Ledger) -> None:
+        """Count what a `WatchedPolicy` saw."""
+        with self._counting:
+            self.ledger += counted
+
+    def hand_over(self) -> Ledger:
+        """What a `WatchedPolicy` counted here since the last time, for the process that writes; nothing of its own."""
+        if self._folder.writes:
+            return Ledger()
+        watched, self.ledger = self.ledger, Ledger()
+        return watched
+
+    def take_over(self, trajectories: Sequence[Trajectory], watched: Ledger) -> None:
+        """Keep what another process played and counted, where this one writes."""
+        if self._folder.writes:
+            self.ledger += watched
+            for trajectory in trajectories:
+                self(trajectory)
+
     def compare(self, update: UpdateMetrics) -> None:
-        """Count how far sampler and trainer were apart in one update."""
+        """Count how far sampler and trainer were apart in one update: the same in every process, so counted in one."""
+        if not self._folder.writes:
+            return
         mean, most = update.sampler_difference_mean, update.sampler_difference_max
         if mean is not None and most is not None:
             count = update.tokens_compared
-            self.ledger += Ledger(compared=count, difference_sum=mean * count, difference_max=most)
+            with self._counting:
+                self.ledger += Ledger(compared=count, difference_sum=mean * count, difference_max=most)
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run counts on from."""
-        return {"totals": asdict(self.totals), "ledger": asdict(self.ledger), "success_known": self.success_known}
+        with self._counting:
+            return {"totals": asdict(self.totals), "ledger": asdict(self.ledger), "success_known": self.success_known}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Count on from there; an empty state is that of a new run.
@@ -92,18 +127,20 @@ class Recorder:
             ) from error
 
 
-class KeepsLedger(Protocol):
-    """What has a ledger to count in; which one may change."""
+class Watches(Protocol):
+    """Is told what a `WatchedPolicy` saw."""
 
-    ledger: Ledger
+    def watched(self, counted: Ledger) -> None:
+        """Count it."""
+        ...
 
 
 class WatchedPolicy:
     """A policy whose prompts are compared with what was seen and sampled before, for the ledger."""
 
-    def __init__(self, policy: TokenPolicy, recorder: KeepsLedger) -> None:
+    def __init__(self, policy: TokenPolicy, watching: Watches) -> None:
         self._policy = policy
-        self._recorder = recorder
+        self._watching = watching
         self._seen: dict[str, list[int]] = {}
 
     @property
@@ -114,10 +151,14 @@ class WatchedPolicy:
     def sample(self, requests: Sequence[TokenRequest]) -> list[Sampled]:
         """Continue each sequence."""
         samples = self._policy.sample(requests)
+        counted = Ledger()
         for request, sampled in zip(requests, samples, strict=True):
+            if request.replay:
+                continue
             if (seen := self._seen.get(request.key)) is not None:
-                self._recorder.ledger.prompted(seen, request.ids)
+                counted.prompted(seen, request.ids)
             self._seen[request.key] = [*request.ids, *sampled.ids]
+        self._watching.watched(counted)
         return samples
 
     def release(self, keys: Sequence[str]) -> None:

@@ -1,35 +1,51 @@
-"""The training loop over rollouts: evaluate, collect, learn, checkpoint, and a summary of what came of it."""
+"""Training over rollouts: a step is a batch of groups collected, learned from, and published to the sampler."""
 
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
 
 from tiltyard.errors import TiltyardError
+from tiltyard.models.beside import BesideModel
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.collector import RolloutCollector
+from tiltyard.rollout.groups import Group
+from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.train.batch import Batch, build_batch
-from tiltyard.train.checkpoint import Weights, load_checkpoint, newest_checkpoint, save_checkpoint
+from tiltyard.train.checkpoint import Weights
+from tiltyard.train.earlier import Earlier, read_earlier
 from tiltyard.train.evaluate import as_success, score
+from tiltyard.train.exchange import all_groups, all_trajectories
+from tiltyard.train.interrupt import Interrupts
 from tiltyard.train.learner import Learner
+from tiltyard.train.loop import Counting, run
 from tiltyard.train.metrics import step_metrics
 from tiltyard.train.observer import RunObserver
 from tiltyard.train.plan import RunPlan
+from tiltyard.train.processes import ALONE, Processes, agreed
 from tiltyard.train.recorder import TRAIN, Recorder
 from tiltyard.train.run_folder import RunFolder
+from tiltyard.train.staleness import Staleness, fresh_enough, staleness
+from tiltyard.train.update_metrics import UpdateMetrics
 
-BEFORE, AFTER = "eval_before", "eval_after"
+T = TypeVar("T")
 
 
 class SamplingPolicy(Protocol):
     """What the loop needs of the policy that plays (`tiltyard.policies.hf.HFPolicy`)."""
 
     sampling: Sampling
+    version: int | None
 
     def weights_changed(self) -> None:
-        """Forget what was computed with the weights before."""
+        """Forget what was computed before."""
+        ...
+
+    def interrupt(self) -> None:
+        """From another thread: end the call that goes on, and each later one."""
         ...
 
 
@@ -51,6 +67,8 @@ class RunParts:
         model: Holds the weights that learn.
         learner: Changes them; its `before_step` is `recorder.interrupts.hold`.
         recorder: Keeps every finished episode.
+        processes: Those that train together: each collects its share of a batch, and learns from all of it.
+        beside: Holds the weights to sample with, in an asynchronous run; None samples with the model that learns.
     """
 
     collector: RolloutCollector
@@ -58,207 +76,213 @@ class RunParts:
     model: SampledModel
     learner: Learner
     recorder: Recorder
+    processes: Processes = ALONE
+    beside: BesideModel | None = None
+
+    @property
+    def sampled(self) -> SampledModel:
+        """The model that the policy samples from."""
+        return self.model if self.beside is None else self.beside.trainable
 
 
-def train_llm_rollout(parts: RunParts, plan: RunPlan, folder: RunFolder, observer: RunObserver) -> dict[str, Any]:
-    """Train from where the folder stands to the last step; returns what `summary.json` has.
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A batch that was played.
 
-    The first Ctrl-C ends the run after what cannot be left half done: the step whose weights are changing is
-    finished, any other is dropped, and the last finished step is checkpointed. The summary then says `interrupted`.
-    The second one ends the process at once.
+    Attributes:
+        groups: Its groups.
+        position: Where the tasks stood after it.
+        seconds: How long it took.
+    """
+
+    groups: list[Group]
+    position: dict[str, Any]
+    seconds: float
+
+
+def run_rollouts(parts: RunParts, plan: RunPlan, folder: RunFolder, observer: RunObserver) -> dict[str, Any]:
+    """Train from where the folder stands to the last step; returns what `summary.json` has. See `loop.run`.
 
     Raises:
         CheckpointError: The folder's checkpoint does not fit these parts.
         GroupMismatchError: The environment is not reproducible from its task.
         NonFiniteError: A loss or gradient was not finite.
-
-    An error of ours leaves a checkpoint of the last finished step, where the weights are still those of it.
     """
-    run = _Run(parts, plan, folder, observer)
-    with parts.recorder.interrupts:
-        with run.whole():
-            interrupted = run.play()
-        return run.close(interrupted=interrupted)
+    return run(RolloutWork(parts, plan, folder), plan.schedule, folder, observer)
 
 
-class _Run:
-    """The state of one run while it goes on."""
+class RolloutWork:
+    """What a run over rollouts repeats (`loop.Work`).
 
-    def __init__(self, parts: RunParts, plan: RunPlan, folder: RunFolder, observer: RunObserver) -> None:
-        self.parts, self.plan, self.folder, self.observer = parts, plan, folder, observer
-        self.recorder = parts.recorder
-        self.evaluations: dict[str, Any] = {}
-        self.done = self.saved = 0
-        self._began = perf_counter()
-        self._seconds_before = 0.0
+    Attributes:
+        parts: What the run is made of.
+        plan: What it does beside its steps.
+        interrupts: Those of the recorder.
+    """
+
+    def __init__(self, parts: RunParts, plan: RunPlan, folder: RunFolder) -> None:
+        self.parts = parts
+        self.plan = plan
+        self.interrupts: Interrupts = parts.recorder.interrupts
+        self._folder = folder
+        self._earlier = Earlier()
+        self._evaluated: set[str] = set()
         self._position = parts.collector.state_dict()
 
-    @contextmanager
-    def whole(self) -> Iterator[None]:
-        """Close the environments at the end, however it ends."""
-        try:
-            yield
-        finally:
-            self.observer.run_finished()
-            try:
-                self.parts.collector.close()
-            except ExceptionGroup as group:
-                # They are counted as leaked; the run is worth keeping all the same.
-                reasons = "; ".join(str(error) for error in group.exceptions)
-                warnings.warn(f"{len(group.exceptions)} environments failed to close: {reasons}", stacklevel=2)
+    @property
+    def model(self) -> SampledModel:
+        """What holds the weights that learn."""
+        return self.parts.model
 
-    def play(self) -> bool:
-        """Go on to the end; True when Ctrl-C ended it before."""
-        try:
-            self._restore()
-            self.observer.run_started(self.folder.path, done=self.done, steps=self.plan.steps)
-            self._play_on()
-        except KeyboardInterrupt:
-            self._checkpoint()
-            return True
-        except TiltyardError:
-            if not self.recorder.interrupts.holding:  # the weights are still those of the last finished step
-                self._checkpoint()
-            raise
-        return False
+    @property
+    def learner(self) -> Counting:
+        """What changes them."""
+        return self.parts.learner
 
-    def close(self, *, interrupted: bool) -> dict[str, Any]:
-        """Write the summary, once the environments are closed."""
-        recorder, collector = self.recorder, self.parts.collector
-        summary = {
-            "folder": str(self.folder.path),
-            "steps": self.plan.steps,
-            "steps_done": self.done,
-            "optimiser_steps": self.parts.learner.step,
-            "interrupted": interrupted,
-            "attempts": self.folder.attempt + 1,
-            "seconds": self._seconds(),
-            "eval_before": self.evaluations.get(BEFORE),
-            "eval_after": self.evaluations.get(AFTER),
-            "evaluations": {k: v for k, v in self.evaluations.items() if k not in (BEFORE, AFTER)},
+    def step(self, number: int) -> dict[str, Any]:
+        """Collect a batch, learn from it, and let the sampler have the weights."""
+        began = perf_counter()
+        collected = self.collect(number)
+        played = perf_counter()
+        members = [member for group in collected.groups for member in group.members]
+        aged = staleness(members, number - 1)
+        batch, update = self.learn(collected.groups)
+        self.interrupts.hold()
+        if not aged.max:  # otherwise it was sampled with other weights, and how far they are apart is no fault
+            self.parts.recorder.compare(update)
+        now = perf_counter()
+        self._position = {**collected.position, "evaluations": self.parts.collector.evaluations}
+        episodes = step_metrics(
+            members,
+            max_reward=self.plan.max_reward,
+            seconds={"rollout": collected.seconds, "update": now - played, "step": now - began},
+            success_known=self.parts.recorder.success_known,
+        )
+        return _figures(episodes, aged, batch, asdict(update))
+
+    def collect(self, number: int) -> Collected:
+        """Play the groups of a step, with the weights of now."""
+        recorded = self.prepare(number)
+        self.publish(number - 1)
+        return self.play(recorded)
+
+    def prepare(self, number: int) -> Mapping[str, Trajectory]:
+        """Say that a step is played next; returns what an earlier attempt finished of it."""
+        parts = self.parts
+        recorded = fresh_enough(self._earlier.take(TRAIN, number), number - 1)
+        size = parts.collector.batch_size * parts.collector.group_size
+        parts.recorder.begin(TRAIN, number, size, finished=len(recorded))
+        return recorded
+
+    def play(self, recorded: Mapping[str, Trajectory]) -> Collected:
+        """Play the groups that come next, but for the episodes that are recorded."""
+        began, parts = perf_counter(), self.parts
+        with parts.sampled.sampling_weights():
+            groups = self._agreed(lambda: parts.collector.collect(recorded))
+        if parts.processes.count > 1:
+            groups = all_groups(groups, parts.recorder, parts.processes)
+        return Collected(groups, parts.collector.state_dict(), perf_counter() - began)
+
+    def learn(self, groups: Sequence[Group]) -> tuple[Batch, UpdateMetrics]:
+        """Change the weights by what the groups teach; from the first change on, Ctrl-C waits."""
+        learner = self.parts.learner
+        batch = build_batch(groups, learner.algorithm, truncated=self.plan.truncated)
+        return batch, learner.update(batch)
+
+    def publish(self, trained: int, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Let the sampler have the weights of now, or these, which have learned from so many steps; nothing plays."""
+        if self.parts.beside is not None:
+            self.parts.beside.refresh(weights)
+        self.parts.policy.version = trained
+        self.parts.policy.weights_changed()  # nor may what an evaluation left change how a batch is computed
+
+    def evaluate(self, phase: str, step: int) -> dict[str, Any]:
+        """Play the held-out tasks."""
+        plan, parts = self.plan, self.parts
+        recorded = self._earlier.take(phase, step)
+        parts.recorder.begin(phase, step, len(plan.tasks), finished=len(recorded))
+        self.publish(step)
+        with parts.sampled.sampling_weights(), _sampling(parts.policy, plan.eval_sampling):
+            trajectories = self._agreed(lambda: parts.collector.evaluate(plan.tasks, recorded))
+        if parts.processes.count > 1:
+            trajectories = all_trajectories(trajectories, parts.recorder, parts.processes)
+        self._position = {**self._position, "evaluations": parts.collector.evaluations}
+        played = score(trajectories, plan.max_reward, success_known=parts.recorder.success_known)
+        return {**played.as_dict(), "temperature": plan.eval_sampling.temperature}
+
+    def comparable(self, evaluations: Mapping[str, Any]) -> dict[str, Any]:
+        """Once the environment has spoken of success, an evaluation that saw none of it had no success."""
+        if not self.parts.recorder.success_known:
+            return dict(evaluations)
+        return {name: as_success(result) for name, result in evaluations.items()}
+
+    def position(self) -> dict[str, Any]:
+        """Where the tasks stood after the last step or evaluation that was finished."""
+        return self._position
+
+    def go_to(self, position: Mapping[str, Any], *, evaluations: int) -> None:
+        """Stand there. The next evaluation has samples of its own, also where the position is older than the last."""
+        self._position = {**position, "evaluations": max(position["evaluations"], evaluations)}
+        self.parts.collector.load_state_dict(self._position)
+
+    def state(self) -> dict[str, Any]:
+        """What was counted."""
+        return self.parts.recorder.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Count on from there."""
+        self.parts.recorder.load_state(state)
+        self._evaluated = set(state.get("evaluations", {}))
+
+    def begin(self, step: int) -> None:
+        """Take over what earlier attempts played for the steps after this one."""
+        self._earlier = read_earlier(self._folder, self.parts.recorder, done=step, evaluated=self._evaluated)
+        self.parts.processes.gather(None)  # all have read the folder before one writes to it
+
+    def summary(self) -> dict[str, Any]:
+        """What was counted, and what became of the environments."""
+        recorder, collector = self.parts.recorder, self.parts.collector
+        return {
             **asdict(recorder.totals),
             "replaced_environments": collector.replaced,
             "leaked": collector.leaked,
             "ledger": recorder.ledger.as_dict(),
         }
-        self._keep()
-        self.folder.write_summary(summary)
-        return summary
 
-    def evaluate(self, phase: str) -> None:
-        """Play the held-out tasks and keep what they amount to under this name."""
-        plan, parts = self.plan.evaluation, self.parts
-        self.recorder.begin(phase, self.done, len(plan.tasks))
-        began = perf_counter()
-        with parts.model.sampling_weights(), _sampling(parts.policy, plan.sampling):
-            trajectories = parts.collector.evaluate(plan.tasks)
-        known = self.recorder.success_known
-        played = score(trajectories, self.plan.max_reward, success_known=known).as_dict()
-        result = {**played, "step": self.done, "temperature": plan.sampling.temperature}
-        self.evaluations[phase] = {**result, "seconds": perf_counter() - began}
-        if known:
-            self.evaluations = {name: as_success(result) for name, result in self.evaluations.items()}
-        self._position = parts.collector.state_dict()
-        self._keep()
-        self.observer.evaluated(phase, self.evaluations[phase])
+    def close(self) -> None:
+        """Close the environments.
 
-    def _play_on(self) -> None:
-        plan = self.plan
-        evaluation = plan.evaluation
-        if evaluation.tasks and evaluation.before and not self.done and BEFORE not in self.evaluations:
-            self.evaluate(BEFORE)
-        while True:
-            if evaluation.due(self.done, plan.steps) and f"eval_{self.done}" not in self.evaluations:
-                self.evaluate(f"eval_{self.done}")
-            if self.done >= plan.steps:
-                break
-            self._step()
-            if plan.save_every and self.done % plan.save_every == 0:
-                self._checkpoint()
-        self._checkpoint()
-        if evaluation.tasks and evaluation.after and self.evaluations.get(AFTER, {}).get("step") != self.done:
-            self.evaluate(AFTER)
+        Raises:
+            ExceptionGroup: Some raised; the others are closed all the same.
+        """
+        self.parts.collector.close()
 
-    def _step(self) -> None:
-        parts, began = self.parts, perf_counter()
-        size = parts.collector.batch_size * parts.collector.group_size
-        self.recorder.begin(TRAIN, self.done + 1, size)
-        with parts.model.sampling_weights():
-            groups = parts.collector.collect()
-        played = perf_counter()
-        batch = build_batch(groups, parts.learner.algorithm, truncated=self.plan.truncated)
-        update = parts.learner.update(batch)
-        # From the first change of the weights to here Ctrl-C waits, so that weights, position and metrics agree.
-        parts.recorder.interrupts.hold()
-        parts.policy.weights_changed()
-        self.recorder.compare(update)
-        now = perf_counter()
-        seconds = {"rollout": played - began, "update": now - played, "step": now - began}
-        self.done += 1
-        self._position = parts.collector.state_dict()
-        episodes = step_metrics(
-            [member for group in groups for member in group.members],
-            max_reward=self.plan.max_reward,
-            seconds=seconds,
-            success_known=self.recorder.success_known,
-        )
-        metrics = _line(self.done, episodes, batch, asdict(update))
-        self.folder.write_metrics(metrics)
-        self._keep()
-        self.observer.step_finished(metrics)
-        parts.recorder.interrupts.release()
-
-    def _checkpoint(self) -> None:
-        """Save the last finished step, unless it is saved already or there is none."""
-        if self.done == self.saved:
-            return
-        save_checkpoint(
-            self.folder.checkpoints,
-            self.done,
-            model=self.parts.model,
-            learner=self.parts.learner,
-            position=self._position,
-            keep=self.plan.keep_checkpoints,
-        )
-        self.saved = self.done
-
-    def _restore(self) -> None:
-        """Go on from the folder's newest checkpoint; without one, from the beginning with the same tasks."""
-        kept = self.folder.read_state()
-        self.recorder.load_state(kept)
-        self._seconds_before = kept.get("seconds", 0.0)
-        self.evaluations = dict(kept.get("evaluations", {}))
-        newest = newest_checkpoint(self.folder.checkpoints)
-        if newest is not None:
-            checkpoint = load_checkpoint(newest, model=self.parts.model, learner=self.parts.learner)
-            self.done = self.saved = checkpoint.step
-            self._position = checkpoint.position
-            self.parts.policy.weights_changed()
-        # An evaluation since then is kept and not played again: the next one is another, with samples of its own.
-        evaluations = max(self._position["evaluations"], len(self.evaluations))
-        self._position = {**self._position, "evaluations": evaluations}
-        self.parts.collector.load_state_dict(self._position)
-
-    def _keep(self) -> None:
-        """Keep what a resumed run cannot read from the checkpoint."""
-        self.folder.write_state(**self.recorder.state(), seconds=self._seconds(), evaluations=self.evaluations)
-
-    def _seconds(self) -> float:
-        return self._seconds_before + perf_counter() - self._began
+    def _agreed(self, play: Callable[[], list[T]]) -> list[T]:
+        """Play; what goes wrong in one process goes wrong in all, so that none waits for it."""
+        error: TiltyardError | None = None
+        played: list[T] = []
+        try:
+            played = play()
+        except TiltyardError as found:
+            error = found
+        agreed(error, self.parts.processes)
+        return played
 
 
-def _line(step: int, episodes: Mapping[str, Any], batch: Batch, update: dict[str, Any]) -> dict[str, Any]:
-    """One line of `metrics.jsonl`."""
+def _figures(episodes: Mapping[str, Any], aged: Staleness, batch: Batch, update: dict[str, Any]) -> dict[str, Any]:
+    """The figures of one step, as `metrics.jsonl` has them."""
     counts = batch.counts
     return {
-        "step": step,
         "optimiser_step": update.pop("step"),
         **episodes,
+        "staleness_mean": aged.mean,
+        "staleness_max": aged.max,
         "groups": counts.groups,
         "zero_variance_groups": counts.zero_variance_groups,
         "small_groups": counts.small_groups,
         "unscored_turns": counts.unscored_turns,
         "unscored_episodes": counts.unscored,
+        "untrainable_episodes": counts.untrainable,
         "truncated_policy": counts.truncated_policy,
         "granularity": batch.granularity,
         **update,

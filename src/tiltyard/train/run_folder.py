@@ -11,13 +11,14 @@ process wrote them (0 is the first).
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tiltyard.errors import ConfigurationError
+from tiltyard.errors import ConfigurationError, TiltyardError
 from tiltyard.rollout.trace import TraceWriter, cut_unfinished
 from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.train.processes import Processes, agreed
 
 _WITHOUT_STATE = "delete it to go on without what it counted, from the last checkpoint"
 
@@ -28,12 +29,14 @@ class RunFolder:
     Attributes:
         path: Where it is.
         attempt: How many processes worked on the run before this one.
+        writes: Whether this process is the one that writes; in another, what it is told to write is left to that one.
     """
 
-    def __init__(self, path: Path, attempt: int) -> None:
+    def __init__(self, path: Path, attempt: int, *, writes: bool = True) -> None:
         self.path = path
         self.attempt = attempt
-        self._trajectories = TraceWriter(path / "trajectories.jsonl")
+        self.writes = writes
+        self._trajectories = TraceWriter(path / "trajectories.jsonl") if writes else None
 
     @classmethod
     def create(cls, path: str | Path, config: str) -> "RunFolder":
@@ -73,6 +76,33 @@ class RunFolder:
         folder.write_state(attempts=folder.attempt + 1)
         return folder
 
+    @classmethod
+    def shared(cls, open_folder: "Callable[[], RunFolder]", processes: Processes) -> "RunFolder":
+        """Open the folder in the first process, and `beside` it in the others.
+
+        Raises:
+            TiltyardError: The first process could not open it; it is raised in all.
+        """
+        folder, error = None, None
+        if processes.rank == 0:
+            try:
+                folder = open_folder()
+            except TiltyardError as found:
+                error = found
+        agreed(error, processes)
+        path = processes.gather("" if folder is None else str(folder.path))[0]
+        return cls.beside(path) if folder is None else folder
+
+    @classmethod
+    def beside(cls, path: str | Path) -> "RunFolder":
+        """Open the folder that another process of the same run writes; this one reads it and writes nothing.
+
+        Raises:
+            ConfigurationError: There is no run at this path, or its `run.json` is damaged.
+        """
+        path = Path(path).absolute()
+        return cls(path, _read_state(path).get("attempts", 1) - 1, writes=False)
+
     @property
     def checkpoints(self) -> Path:
         """Where the checkpoints are."""
@@ -87,10 +117,13 @@ class RunFolder:
             step: The step that it was played for, from 1; in an evaluation, the steps done before it.
             group: The key of its group; None outside training.
         """
-        self._trajectories.write(trajectory, phase=phase, step=step, group=group, attempt=self.attempt)
+        if self._trajectories is not None:
+            self._trajectories.write(trajectory, phase=phase, step=step, group=group, attempt=self.attempt)
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Append the line of one step; what is no finite number becomes null."""
+        if not self.writes:
+            return
         line = json.dumps(finite({"attempt": self.attempt, **metrics}), allow_nan=False)
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -111,20 +144,23 @@ class RunFolder:
 
     def write_state(self, **values: Any) -> None:
         """Keep values that a resumed run needs, beside those that are kept already."""
-        _write_json(self.path / "run.json", finite({**self.read_state(), **values}))
+        if self.writes:
+            _write_json(self.path / "run.json", finite({**self.read_state(), **values}))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`, whole or not at all."""
-        _write_json(self.path / "summary.json", finite(summary))
+        if self.writes:
+            _write_json(self.path / "summary.json", finite(summary))
 
     def close(self) -> None:
         """Close the folder's files; later calls do nothing."""
-        self._trajectories.close()
+        if self._trajectories is not None:
+            self._trajectories.close()
 
     def discard(self) -> None:
         """Take the folder away again: the run could not begin. One that was begun before stays as it is."""
         self.close()
-        if self.attempt == 0:
+        if self.attempt == 0 and self.writes:
             for name in ("config.yaml", "run.json", "trajectories.jsonl"):
                 (self.path / name).unlink()
             self.path.rmdir()

@@ -68,6 +68,12 @@ def _metadata(path: str) -> dict:
     return told if sum(map(len, [*told, *told.values()])) <= _MOST_METADATA else {}
 
 
+def _forget_metadata(fd: int) -> None:
+    for name in os.listxattr(fd):
+        if name.startswith(_XATTR):
+            os.removexattr(fd, name)
+
+
 def walk(path: str, depth: int) -> Iterator[list[dict]]:
     """A folder's entries in portions, a folder before what is in it; links are not followed.
 
@@ -217,8 +223,8 @@ class Writing:
                 os.ftruncate(self._fd, 0)
             if new:
                 os.fchmod(self._fd, 0o644)
-            for name in _metadata(path):
-                os.removexattr(self._fd, _XATTR + name)
+            if metadata or not new:
+                _forget_metadata(self._fd)
             for name, value in metadata.items():
                 os.setxattr(self._fd, _XATTR + name, value.encode())
         except BaseException:

@@ -32,6 +32,7 @@ _CODES = {
     errno.EACCES: "permission",
     errno.EPERM: "permission",
     errno.EROFS: "permission",
+    errno.EBUSY: "permission",
     errno.ENOSPC: "full",
     errno.EDQUOT: "full",
     errno.EFBIG: "full",
@@ -45,6 +46,7 @@ _CODES = {
     errno.ENXIO: "argument",
     errno.EXDEV: "argument",
     errno.E2BIG: "argument",
+    errno.ERANGE: "argument",
     errno.ENOEXEC: "argument",
 }
 
@@ -133,10 +135,10 @@ class Agent:
             code, text = _CODES.get(error.errno or 0, "failed"), error.strerror or str(error)
             if error.errno == errno.EAGAIN:
                 text = "the sandbox has as many processes as it may have"
-            if error.filename:
+            if isinstance(error.filename, (str, bytes)):  # it is a number where a call had an open file
                 text = f"{text}: {os.fsdecode(error.filename)}"
-        except ValueError as error:
-            code, text = "argument", str(error)
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+            code, text = "argument", str(error)  # one call that cannot be is no reason to end
         except MemoryError:
             code, text = "limit", "the sandbox has no memory left"
         self._link.tell(FAILED, channel, {"code": code, "text": text})
