@@ -166,8 +166,8 @@ def test_what_a_local_server_does_not_have_is_refused(wire, asked):
     """A sandbox without what was asked for would look like one that has it."""
     answer = wire.api("POST", "/v2/sandboxes", {"templateID": "base", **asked})
     assert (answer.status_code, next(iter(asked)) in answer.json()["message"]) == (501, True)
-    snapshots = wire.api("POST", "/sandboxes/abc/snapshots", {})
-    assert (snapshots.status_code, "snapshots" in snapshots.json()["message"]) == (501, True)
+    forks = wire.api("POST", "/sandboxes/abc/fork", {})
+    assert (forks.status_code, "forks" in forks.json()["message"]) == (501, True)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from tiltyard.sandbox.control import Control
 from tiltyard.sandbox.folders import Folders
 from tiltyard.sandbox.live import Sandboxes
 from tiltyard.sandbox.refusal import Code, RefusedError
+from tiltyard.sandbox.snapshot_control import SnapshotControl
 from tiltyard.sandbox.transfer import Transfer
 
 Answer = Callable[[Request], Awaitable[Response]]
@@ -81,7 +82,7 @@ def sandbox_app(sandboxes: Sandboxes, key: str) -> Starlette:
             Route("/health", health, methods=["GET"]),
             *(
                 Route(route.path, _with_key(route.endpoint, key), methods=list(route.methods or ()))
-                for route in control.routes()
+                for route in (*control.routes(), *SnapshotControl(sandboxes).routes())
             ),
             Route("/{path:path}", _with_key(_unknown, key), methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
         ],
@@ -101,7 +102,7 @@ async def _unknown(request: Request) -> Response:
     raise RefusedError(
         "unimplemented",
         f"the local sandbox server does not answer {request.method} {request.url.path}: it has sandboxes, their "
-        "commands and files, and no snapshots, forks, template builds, volumes or network rules",
+        "commands and files, snapshots of their files, and no forks, template builds, volumes or network rules",
     )
 
 

@@ -1,8 +1,12 @@
-"""Templates with set-up commands: run once, kept as one file that the host never looks into, spread in each sandbox."""
+"""The files of a sandbox, kept as one archive that the host never looks into, and spread in others.
+
+So the set-up commands of a template are run once, and a sandbox can begin as another was left.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.sandbox.box import Box
@@ -18,11 +22,14 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
     def add(folder):
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             found = entry.stat(follow_symlinks=False)
-            if found.st_dev != top or entry.path in ("/tmp", "/run", "/.tiltyard", "/dev", "/proc"):
+            if found.st_dev != top or entry.path in sys.argv[1:]:
                 continue
-            tar.add(entry.path, entry.path.lstrip("/"), recursive=False)
-            if entry.is_dir(follow_symlinks=False):
-                add(entry.path)
+            try:
+                tar.add(entry.path, entry.path.lstrip("/"), recursive=False)
+                if entry.is_dir(follow_symlinks=False):
+                    add(entry.path)
+            except FileNotFoundError:  # removed by a command that runs
+                continue
     add("/")
 """
 
@@ -43,15 +50,19 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
 """
 
 
+_NEVER_KEPT = ("/.tiltyard", "/dev", "/proc")
+_OF_THE_MOMENT = ("/tmp", "/run")  # noqa: S108 - inside
+
+
 @dataclass(frozen=True, slots=True)
 class Baked:
-    """What a template's set-up left on its disk."""
+    """The files of a sandbox."""
 
     archive: Path
 
 
 async def bake(box: Box, archive: Path) -> Baked:
-    """Run the set-up commands of a sandbox's template in it, and keep what they left.
+    """Run the set-up commands of a sandbox's template in it, and keep what they left, but for temporary files.
 
     Raises:
         ConfigurationError: A command failed; the message has its end.
@@ -64,39 +75,59 @@ async def bake(box: Box, archive: Path) -> Baked:
                 f"set-up of template {box.template.name!r} failed: {command!r} ended with exit code "
                 f"{exited.exit_code} ({exited.error or 'no error of the sandbox'}); its output ended with:\n{output}"
             )
-    most = 2 * (box.limits.disk_mib << 20)
-    process = await box.spawn(box.python[0], [*box.python[1:], "-I", "-S", "-c", _PACK])
-    size, said = 0, b""
-    with archive.open("wb") as file:
-        archive.chmod(0o600)
-        async with process.subscribe() as output:
-            async for item in output:
-                if isinstance(item, Exited):
-                    if item.exit_code != 0:
-                        raise ConfigurationError(
-                            f"what the set-up of template {box.template.name!r} left cannot be kept: "
-                            f"{said.decode(errors='replace')}"
-                        )
-                elif item.stream == "stderr":
-                    said = (said + item.data)[-_SHOWN_CHARS:]
-                else:
-                    size += len(item.data)
-                    if size > most:
-                        raise ConfigurationError(
-                            f"set-up of template {box.template.name!r} left more than {most} bytes"
-                        )
-                    file.write(item.data)
+    return await _packed(box, archive, f"what the set-up of template {box.template.name!r} left", _OF_THE_MOMENT)
+
+
+async def keep_files(box: Box, archive: Path) -> Baked:
+    """Keep the files of a sandbox as they are now; what runs in it goes on, and is no part of it.
+
+    Raises:
+        ConfigurationError: They cannot be kept, as when a file shrinks meanwhile.
+        BoxError: The sandbox is dead, or has no process left to be had.
+    """
+    return await _packed(box, archive, f"the files of sandbox {box.id!r}", ())
+
+
+async def _packed(box: Box, archive: Path, what: str, left_out: tuple[str, ...]) -> Baked:
+    """Raises `ConfigurationError` when it cannot be done; then there is no archive."""
+    try:
+        with archive.open("wb") as file:
+            archive.chmod(0o600)
+            await _pack(box, file, what, left_out)
+    except BaseException:
+        archive.unlink(missing_ok=True)
+        raise
     return Baked(archive)
 
 
+async def _pack(box: Box, file: BinaryIO, what: str, left_out: tuple[str, ...]) -> None:
+    most = 2 * (box.limits.disk_mib << 20)
+    arguments = [*box.python[1:], "-I", "-S", "-c", _PACK, *_NEVER_KEPT, *left_out]
+    process = await box.spawn(box.python[0], arguments, cwd="/")
+    size, said = 0, b""
+    async with process.subscribe() as output:
+        async for item in output:
+            if isinstance(item, Exited):
+                if item.exit_code != 0:
+                    raise ConfigurationError(f"{what} cannot be kept: {said.decode(errors='replace')}")
+            elif item.stream == "stderr":
+                said = (said + item.data)[-_SHOWN_CHARS:]
+            else:
+                size += len(item.data)
+                if size > most:
+                    raise ConfigurationError(f"{what} cannot be kept: it is more than {most} bytes")
+                file.write(item.data)
+
+
 async def spread(box: Box, baked: Baked) -> None:
-    """Put what a set-up left into a new sandbox.
+    """Put kept files into a new sandbox.
 
     Raises:
         ConfigurationError: It does not fit.
         BoxError: The sandbox is dead.
     """
-    process = await box.spawn(box.python[0], [*box.python[1:], "-I", "-S", "-c", _SPREAD], stdin=True)
+    arguments = [*box.python[1:], "-I", "-S", "-c", _SPREAD]
+    process = await box.spawn(box.python[0], arguments, cwd="/", stdin=True)
     said = b""
     async with process.subscribe() as output:
         async for piece in _pieces(baked.archive):
@@ -107,7 +138,7 @@ async def spread(box: Box, baked: Baked) -> None:
                 said = (said + item.data)[-_SHOWN_CHARS:]
             elif item.exit_code != 0:
                 raise ConfigurationError(
-                    f"what the set-up of template {box.template.name!r} left does not fit: "
+                    f"the files for a sandbox of template {box.template.name!r} do not fit in it: "
                     f"{said.decode(errors='replace')}"
                 )
 

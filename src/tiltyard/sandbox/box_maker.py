@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tiltyard.errors import BoxError, BoxGoneError, ConfigurationError
 from tiltyard.sandbox.box import Box, BoxParts
-from tiltyard.sandbox.box_baking import Baked, bake, spread
+from tiltyard.sandbox.box_baking import Baked, bake, keep_files, spread
 from tiltyard.sandbox.box_command import box_command, lay_out, python_in
 from tiltyard.sandbox.box_files import Homes
 from tiltyard.sandbox.box_link import BoxLink
@@ -90,13 +90,20 @@ class BoxMaker:
                 await self.close()
                 raise
 
-    async def take(self, template: str, envs: Mapping[str, str] | None = None, limits: BoxLimits | None = None) -> Box:
+    async def take(
+        self,
+        template: str,
+        envs: Mapping[str, str] | None = None,
+        limits: BoxLimits | None = None,
+        files: Baked | None = None,
+    ) -> Box:
         """A sandbox, from those that are ready where there is one.
 
         Args:
             template: The name of what it is made of.
             envs: Variables of every command in it.
             limits: Instead of the template's; such a sandbox is always made anew.
+            files: What `keep_files` kept of another, instead of what the template's set-up left.
 
         Raises:
             ConfigurationError: There is no such template, or its set-up fails.
@@ -105,15 +112,28 @@ class BoxMaker:
         if template not in self.templates:
             known = ", ".join(repr(name) for name in self.templates)
             raise ConfigurationError(f"no template {template!r}; there are: {known}")
-        box = None
-        if limits is None or limits == self.templates[template].limits:
+        made_of, box = self.templates[template], None
+        if (limits is None or limits == made_of.limits) and not (files and made_of.setup):
             box = self._from_ready(template)
         if box is None:
-            box = await self._make(self.templates[template], limits)
+            box = await self._make(made_of, limits, bare=files is not None)
+        if files is not None:
+            await self._filled(box, files)
         self._taken.add(box.id)
         self._refill(template)
         box.envs.update(envs or {})
         return box
+
+    async def keep_files(self, box: Box) -> Baked:
+        """The files of a sandbox as they are now, to `take` others with; the archive is the caller's to remove.
+
+        Raises:
+            ConfigurationError: They cannot be kept.
+            BoxError: The sandbox is dead, or cannot do it.
+        """
+        if self._keeping is None:
+            raise BoxGoneError("the server for sandboxes is closed")
+        return await keep_files(box, self._keeping.folder / f"kept-{secrets.token_hex(8)}.tar")
 
     async def close(self) -> None:
         """Kill every sandbox and leave nothing."""
@@ -153,17 +173,20 @@ class BoxMaker:
                 if isinstance(failure, BaseException):
                     raise failure
 
-    async def _make(self, template: Template, limits: BoxLimits | None = None) -> Box:
-        baked = await self._baked(template) if template.setup else None
+    async def _make(self, template: Template, limits: BoxLimits | None = None, *, bare: bool = False) -> Box:
+        baked = await self._baked(template) if template.setup and not bare else None
         async with self._starts:
             box = await self._start_box(template, limits or template.limits)
         if baked is not None:
-            try:
-                await spread(box, baked)
-            except BaseException:
-                await box.kill()
-                raise
+            await self._filled(box, baked)
         return box
+
+    async def _filled(self, box: Box, files: Baked) -> None:
+        try:
+            await spread(box, files)
+        except BaseException:
+            await box.kill()
+            raise
 
     async def _baked(self, template: Template) -> Baked | None:
         task = self._baking.get(template.name)

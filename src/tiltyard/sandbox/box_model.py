@@ -8,7 +8,7 @@ from typing import Literal
 
 from tiltyard.errors import ConfigurationError
 
-_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/")
+TEMPLATE_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Template:
     network: bool = False
 
     def __post_init__(self) -> None:
-        if not self.name or not set(self.name) <= _NAME:
+        if not self.name or not set(self.name) <= TEMPLATE_NAME:
             raise ConfigurationError(f"a template's name has letters, digits and any of -_.:/ in it; got {self.name!r}")
         if self.root is not None and not Path(self.root).is_dir():
             raise ConfigurationError(f"root of template {self.name!r} must be a folder, got {str(self.root)!r}")

@@ -12,6 +12,7 @@ from tiltyard.sandbox.box import Box
 from tiltyard.sandbox.box_maker import BoxMaker
 from tiltyard.sandbox.box_model import Template
 from tiltyard.sandbox.refusal import RefusedError, no_such_sandbox
+from tiltyard.sandbox.snapshots import Snapshot, Snapshots
 from tiltyard.sandbox.watching import Watchers
 
 MAX_TIMEOUT_S = 30 * 24 * 3600
@@ -79,6 +80,7 @@ class Sandboxes:
     """All of them. Everything runs on one event loop."""
 
     def __init__(self, maker: BoxMaker, templates: Mapping[str, Template], max_sandboxes: int) -> None:
+        self.snapshots = Snapshots()
         self._templates = templates
         self._maker = maker
         self._max = max_sandboxes
@@ -117,7 +119,8 @@ class Sandboxes:
         Raises:
             RefusedError: There is no such template, or no room, or the box cannot be made.
         """
-        template = self._templates.get(asked.template)
+        snapshot = self.snapshots.find(asked.template)
+        template = self._templates.get(asked.template) if snapshot is None else snapshot.template
         if template is None:
             known = ", ".join(repr(name) for name in sorted(self._templates))
             raise RefusedError("not_found", f"there is no template {asked.template!r} on this server; it has {known}")
@@ -126,7 +129,8 @@ class Sandboxes:
         self._making += 1
         try:
             offline = template.network and not asked.network
-            box = await self._maker.take(template.name + OFFLINE if offline else template.name, asked.envs)
+            name = template.name + OFFLINE if offline else template.name
+            box = await self._maker.take(name, asked.envs, files=None if snapshot is None else snapshot.files)
         except (BoxGoneError, ConfigurationError) as error:
             raise RefusedError(
                 "internal", f"a sandbox of template {asked.template!r} cannot be made: {error}"
@@ -192,6 +196,23 @@ class Sandboxes:
             if was_paused or time.time() + timeout_s > sandbox.ends_at:
                 self.set_timeout(sandbox, timeout_s)
             return was_paused
+
+    async def take_snapshot(self, sandbox: LiveSandbox, name: str | None) -> Snapshot:
+        """Keep a sandbox's files as they are now.
+
+        Raises:
+            RefusedError: It is paused, its files cannot be kept, or there are too many snapshots.
+        """
+        async with sandbox.changing:
+            self.get(sandbox.id)
+            self.snapshots.check(name, self._templates)
+            if sandbox.paused:
+                raise RefusedError("failed_precondition", f"the sandbox {sandbox.id!r} is paused; connect to it first")
+            try:
+                files = await self._maker.keep_files(sandbox.box)
+            except ConfigurationError as error:
+                raise RefusedError("failed_precondition", str(error)) from error
+            return self.snapshots.add(sandbox.id, name, sandbox.box.template, files)
 
     async def close(self) -> None:
         """End all of them."""
