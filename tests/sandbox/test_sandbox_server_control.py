@@ -161,13 +161,14 @@ def test_an_unknown_template_is_told_with_those_that_there_are(sdk):
         sdk.Sandbox.create("my-env")
 
 
-@pytest.mark.parametrize("asked", [{"network": {"denyOut": ["0.0.0.0/0"]}}, {"volumeMounts": [{"name": "v"}]}])
-def test_what_a_local_server_does_not_have_is_refused(wire, asked):
+@pytest.mark.parametrize("asked", [{"network": {"denyOut": ["8.8.8.8"]}}, {"volumeMounts": [{"name": "v"}]}])
+def test_what_a_local_server_does_not_have_is_refused(wire, sandbox, asked):
     """A sandbox without what was asked for would look like one that has it."""
     answer = wire.api("POST", "/v2/sandboxes", {"templateID": "base", **asked})
     assert (answer.status_code, next(iter(asked)) in answer.json()["message"]) == (501, True)
-    forks = wire.api("POST", "/sandboxes/abc/fork", {})
-    assert (forks.status_code, "forks" in forks.json()["message"]) == (501, True)
+    forks = wire.api("POST", f"/sandboxes/{sandbox.sandbox_id}/fork", {})
+    assert (forks.status_code, "snapshot" in forks.json()["message"]) == (501, True)
+    assert wire.api("POST", "/sandboxes/none/fork", {}).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,26 @@ def test_templates_have_set_ups_variables_and_limits():
 
 
 @pytest.mark.parametrize(
+    ("asked", "reached"),
+    [
+        ({}, True),
+        ({"allow_internet_access": False}, False),
+        ({"network": {"deny_out": ["0.0.0.0/0"]}}, False),
+    ],
+)
+def test_a_network_can_be_taken_from_one_sandbox(asked, reached):
+    """Of a template that has it: then there is none at all, and not a rule in its way."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        LocalSandboxServer([Template("net", network=True)]) as server,
+    ):
+        sandbox = client(server).create("net", timeout=60, **asked)
+        program = f"import socket; socket.create_connection(('127.0.0.1', {listening.getsockname()[1]}), 5)"
+        found = sandbox.commands.run(f'python3 -c "{program}" 2> /dev/null && echo reached || echo cut off').stdout
+        assert found == ("reached\n" if reached else "cut off\n")
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"warm": -1}, "warm must be >= 0, got -1"),

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tiltyard._boundary import shown
 from tiltyard.sandbox.entries import timestamp
 from tiltyard.sandbox.fields import flag, integer, nested, parsed_object, text, text_mapping, variables
 from tiltyard.sandbox.framing import whole_body
@@ -21,9 +22,11 @@ ENVD_VERSION = "0.6.4"
 UNSUPPORTED = {
     "iam": "workload tokens",
     "volumeMounts": "volumes",
-    "network": "network rules (a template has a network or none)",
 }
 """What a create request may ask for and this server does not have."""
+
+NOTHING_OUT = {"denyOut": ["0.0.0.0/0"]}
+"""The one network rule that can be kept here: no network."""
 
 
 class Control:
@@ -45,6 +48,7 @@ class Control:
             Route(f"{one}/timeout", self.set_timeout, methods=["POST"]),
             Route(f"{one}/pause", self.pause, methods=["POST"]),
             Route(f"{one}/metrics", self.metrics, methods=["GET"]),
+            Route(f"{one}/fork", self.fork, methods=["POST"]),
         ]
         newer = [Route(f"/v2{call.path}", call.endpoint, methods=list(call.methods or ())) for call in calls]
         lists = [Route(path, self.list, methods=["GET"]) for path in ("/sandboxes", "/v2/sandboxes")]
@@ -125,6 +129,15 @@ class Control:
         }
         return JSONResponse([sample])
 
+    async def fork(self, request: Request) -> Response:
+        """Refuse: what runs in a sandbox cannot be copied, and a fork without it would look like one."""
+        self._found(request)
+        raise RefusedError(
+            "unimplemented",
+            "the local sandbox server has no forks: running processes cannot be copied. Take a snapshot, which has the "
+            "files, and create sandboxes from it",
+        )
+
     def _found(self, request: Request) -> LiveSandbox:
         return self._sandboxes.get(request.path_params["id"])
 
@@ -153,8 +166,19 @@ def _asked(body: dict[str, Any]) -> Asked:
         metadata=text_mapping(body, "metadata"),
         on_timeout="pause" if flag(body, "autoPause") else "kill",
         auto_resume=flag(nested(body, "autoResume"), "enabled"),
-        network=flag(body, "allow_internet_access", default=True),
+        network=flag(body, "allow_internet_access", default=True) and not _cut_off(nested(body, "network")),
     )
+
+
+def _cut_off(network: dict[str, Any]) -> bool:
+    rules = {name: rule for name, rule in network.items() if rule}
+    if rules and rules != NOTHING_OUT:
+        raise RefusedError(
+            "unimplemented",
+            f"the local sandbox server has no network rules but {NOTHING_OUT}: a template has a network or none; got "
+            f"'network' with {shown(rules)}",
+        )
+    return bool(rules)
 
 
 def _named(sandbox: LiveSandbox) -> dict[str, Any]:
