@@ -55,7 +55,7 @@ def served(warm: int) -> Iterator[Server]:
     with subprocess.Popen([*command, "--max-sandboxes", "1000"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = "".join(iter(process.stdout.readline, "Ctrl-C stops it\n"))
-        found = re.search(r"E2B_API_URL=(\S+) E2B_API_KEY=(\S+)", said)
+        found = re.search(r"E2B_API_URL=(\S+) E2B_SANDBOX_URL=\S+ E2B_API_KEY=(\S+)", said)
         assert found, said
         client = e2b.E2B(api_url=found[1], sandbox_url=found[1], api_key=found[2])
         try:

@@ -13,6 +13,7 @@ from e2b.api.metadata import package_version
 from tiltyard import AgentEnv, APIMultiTurnRollout, ConfigurationError, LostSessionError, OpenAI, ToolCall
 from tiltyard.cli import main
 from tiltyard.envs.agent.held import sandbox_report
+from tiltyard.envs.agent.options import Place
 from tiltyard.envs.result import FAILURE
 from tiltyard.errors import EnvError, RolloutError, ServerFullError
 from tiltyard.leases import lost_leases
@@ -435,3 +436,11 @@ def test_a_lost_sandbox_ends_a_rollout_as_lost_and_unscored():
     assert endings == [("stop", 1.0)] * 3
     assert [result["stop_reason"] for result in lost] == ["lost_session"]
     assert server.sandboxes == {}
+
+
+def test_where_a_variable_sends_commands_is_not_where_another_server_gets_them(monkeypatch):
+    """`E2B_SANDBOX_URL` belongs to the server that `E2B_API_URL` names; one that is given has its own."""
+    monkeypatch.setenv("E2B_API_URL", "http://named:1")
+    monkeypatch.setenv("E2B_SANDBOX_URL", "http://named:2")
+    assert Place.of("t", None, None).data_url == "http://named:2"
+    assert Place.of("t", "http://given:1", None).data_url == "http://given:1"

@@ -44,10 +44,20 @@ except Exception as error:
 """
 
 
+PASTED = """
+import e2b
+from tiltyard import AgentEnv
+print(e2b.Sandbox.create("base").commands.run("echo by the SDK").stdout, end="")
+with AgentEnv("base") as env:
+    env.reset()
+    print(env.run_command({"command": "echo by AgentEnv"}))
+"""
+
+
 def served(process):
     """The URL and the key that a command prints, and all that it said before them."""
     said = "".join(iter(process.stdout.readline, "Ctrl-C stops it\n"))
-    found = re.search(r"^export E2B_API_URL=(\S+) E2B_API_KEY=(\S+)$", said, re.MULTILINE)
+    found = re.search(r"^export E2B_API_URL=(\S+) E2B_SANDBOX_URL=\1 E2B_API_KEY=(\S+)$", said, re.MULTILINE)
     assert found, said
     return found[1], found[2], said
 
@@ -68,6 +78,25 @@ def test_the_command_says_what_it_found_serves_and_ends_cleanly(tmp_path):
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=30)
     assert (process.returncode, rest) == (0, "stopped; 2 sandboxes were alive and are ended\n")
+
+
+@pytest.mark.usefixtures("sandbox_server")
+def test_the_line_that_is_printed_is_all_that_the_sdk_needs():
+    """Pasted into a shell: E2B's own SDK makes sandboxes and runs commands there, and `AgentEnv` does."""
+    with subprocess.Popen([*COMMAND, "--port", "0", "--warm", "0"], stdout=subprocess.PIPE, text=True) as process:
+        _, _, said = served(process)
+        named = dict(word.split("=", 1) for word in said.rpartition("export ")[2].split())
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("E2B_")}
+        client = subprocess.run(
+            [sys.executable, "-c", PASTED],
+            env={**clean, **named},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        process.send_signal(signal.SIGINT)
+    assert (client.stdout, client.returncode) == ("by the SDK\nby AgentEnv\n\n", 0), client.stderr
 
 
 @pytest.mark.usefixtures("sandbox_server")

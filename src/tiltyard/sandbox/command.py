@@ -28,8 +28,7 @@ def serve_until_stopped(server: LocalSandboxServer, say: Callable[[str], object]
     try:
         say(f"isolation: {server.isolation.describe()}")
         say(f"templates: {', '.join(server.templates)}")
-        say("for hostile code use a Firecracker deployment: these sandboxes share this machine's kernel")
-        say(f"export E2B_API_URL={server.url} E2B_API_KEY={server.api_key}")
+        say(f"export E2B_API_URL={server.url} E2B_SANDBOX_URL={server.url} E2B_API_KEY={server.api_key}")
         say("Ctrl-C stops it")
         stopping.wait()
     finally:

@@ -53,7 +53,9 @@ class Place:
             )
         # The public cloud has one host for the control plane and another for each sandbox; other servers have one URL.
         hosted = parts.hostname.startswith("api.") and parts.hostname.endswith((".e2b.app", ".e2b.dev"))
-        data_url = os.environ.get("E2B_SANDBOX_URL") or (None if hosted else url.rstrip("/"))
+        # What the variable says belongs to the server that the variables name, not to another one.
+        named = None if api_url else os.environ.get("E2B_SANDBOX_URL")
+        data_url = named or (None if hosted else url.rstrip("/"))
         return cls(url.rstrip("/"), api_key or os.environ.get("E2B_API_KEY") or "dummy", template, data_url)
 
 
