@@ -182,6 +182,26 @@ def test_without_isolation_a_sandbox_is_processes_and_a_folder(who):
     play(who, scenario)
 
 
+def test_without_isolation_files_are_kept_of_the_folder_and_not_of_the_machine():
+    """A set-up and a snapshot have what is in the sandbox's home, and nothing of the disk around it."""
+
+    async def scenario(maker):
+        bare = replace(maker.isolation, kind="none", bwrap=None, seccomp=False, why_not="the test wants it so")
+        folder = Path(maker._folder, "bare")
+        ready = replace(BASE, name="ready", setup=("echo made > made",))
+        unsafe = BoxMaker(bare, folder, [BASE, ready])
+        await unsafe.start()
+        box = await unsafe.take("ready")
+        await box.write_file("work/more", b"more")
+        kept = await unsafe.keep_files(box)
+        other = await unsafe.take("base", files=kept)
+        assert (await sh(other, "cat made work/more; ls -A")).out == "made\nmoremade\nwork\n"
+        await unsafe.close()
+        folder.rmdir()
+
+    play(WORLDS[0], scenario)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -17,28 +17,30 @@ _CHUNK = 256 * 1024
 
 _PACK = """
 import os, sys, tarfile
-top = os.stat("/").st_dev
+root, left_out = sys.argv[1], sys.argv[2:]
+top = os.stat(root).st_dev
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
     def add(folder):
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             found = entry.stat(follow_symlinks=False)
-            if found.st_dev != top or entry.path in sys.argv[1:]:
+            if found.st_dev != top or entry.path in left_out:
                 continue
             try:
-                tar.add(entry.path, entry.path.lstrip("/"), recursive=False)
+                tar.add(entry.path, os.path.relpath(entry.path, root), recursive=False)
                 if entry.is_dir(follow_symlinks=False):
                     add(entry.path)
             except FileNotFoundError:  # removed by a command that runs
                 continue
-    add("/")
+    add(root)
 """
 
 _SPREAD = """
 import os, sys, tarfile
+root = sys.argv[1]
 whole = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
     for member in tar:
-        path = "/" + member.name
+        path = os.path.join(root, member.name)
         if os.path.lexists(path):
             if member.isdir():
                 continue
@@ -46,7 +48,7 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
                 os.unlink(path)
             except OSError:
                 continue
-        tar.extract(member, "/", set_attrs=True, numeric_owner=True, **whole)
+        tar.extract(member, root, set_attrs=True, numeric_owner=True, **whole)
 """
 
 
@@ -102,7 +104,7 @@ async def _packed(box: Box, archive: Path, what: str, left_out: tuple[str, ...])
 
 async def _pack(box: Box, file: BinaryIO, what: str, left_out: tuple[str, ...]) -> None:
     most = 2 * (box.limits.disk_mib << 20)
-    arguments = [*box.python[1:], "-I", "-S", "-c", _PACK, *_NEVER_KEPT, *left_out]
+    arguments = [*box.python[1:], "-I", "-S", "-c", _PACK, _root(box), *_NEVER_KEPT, *left_out]
     process = await box.spawn(box.python[0], arguments, cwd="/")
     size, said = 0, b""
     async with process.subscribe() as output:
@@ -126,7 +128,7 @@ async def spread(box: Box, baked: Baked) -> None:
         ConfigurationError: It does not fit.
         BoxError: The sandbox is dead.
     """
-    arguments = [*box.python[1:], "-I", "-S", "-c", _SPREAD]
+    arguments = [*box.python[1:], "-I", "-S", "-c", _SPREAD, _root(box)]
     process = await box.spawn(box.python[0], arguments, cwd="/", stdin=True)
     said = b""
     async with process.subscribe() as output:
@@ -141,6 +143,11 @@ async def spread(box: Box, baked: Baked) -> None:
                     f"the files for a sandbox of template {box.template.name!r} do not fit in it: "
                     f"{said.decode(errors='replace')}"
                 )
+
+
+def _root(box: Box) -> str:
+    """The folder that a sandbox's files are in: without isolation the rest is this machine's."""
+    return box.homes.outside or "/"
 
 
 async def _pieces(archive: Path) -> AsyncIterator[bytes]:

@@ -171,7 +171,8 @@ def _asked(body: dict[str, Any]) -> Asked:
 
 
 def _cut_off(network: dict[str, Any]) -> bool:
-    rules = {name: rule for name, rule in network.items() if rule}
+    said_anyway = {"allowPublicTraffic": True}  # the SDK adds what is so without it
+    rules = {name: rule for name, rule in network.items() if rule and said_anyway.get(name) is not rule}
     if rules and rules != NOTHING_OUT:
         raise RefusedError(
             "unimplemented",
