@@ -83,6 +83,27 @@ def test_a_set_up_that_fails_says_what_failed(who):
     play(who, scenario, made_of(setup=("true", "echo oh no >&2; exit 3")))
 
 
+def test_a_set_up_that_failed_is_tried_again_when_it_is_asked_for():
+    """A network that was away for a moment costs no restart of the server."""
+    source = Path(tempfile.mkdtemp(prefix="tiltyard-source-"))
+    source.chmod(0o755)
+
+    async def scenario(maker):
+        bare = replace(maker.isolation, kind="none", bwrap=None, seccomp=False, why_not="the set-up needs this machine")
+        ready = replace(BASE, name="ready", setup=(f"cat {source}/it > made",))
+        again = BoxMaker(bare, Path(maker._folder, "again"), [ready])
+        await again.start()
+        with pytest.raises(ConfigurationError, match=r"/it: No such file"):
+            await again.take("ready")
+        (source / "it").write_text("now")
+        assert (await sh(await again.take("ready"), "cat made")).out == "now"
+        await again.close()
+        Path(maker._folder, "again").rmdir()
+
+    play(WORLDS[0], scenario)
+    shutil.rmtree(source)
+
+
 @pytest.mark.parametrize("who", WORLDS)
 def test_a_folder_can_be_the_root(who):
     """What is in it is there, read-only; home, `/tmp` and the top can be written; it needs no Python of its own."""

@@ -48,9 +48,32 @@ CODES: dict[type, Code] = {
 
 def sandbox_app(sandboxes: Sandboxes, key: str) -> Starlette:
     """The application that serves these sandboxes to whoever has the key."""
-    control, commands = Control(sandboxes), Commands(sandboxes)
-    folders, transfer = Folders(sandboxes), Transfer(sandboxes)
-    calls: dict[str, Answer] = {
+    control, transfer = Control(sandboxes), Transfer(sandboxes)
+
+    async def health(request: Request) -> Response:
+        await sandbox_of(request, sandboxes, wakes=False)
+        return Response(status_code=204)
+
+    return Starlette(
+        routes=[
+            *(Route(path, call, methods=["POST"]) for path, call in _calls(sandboxes).items()),
+            Route("/files", transfer.read, methods=["GET"]),
+            Route("/files", transfer.write, methods=["POST"]),
+            Route("/health", health, methods=["GET"]),
+            *(
+                Route(route.path, _with_key(route.endpoint, key), methods=list(route.methods or ()))
+                for route in (*control.routes(), *SnapshotControl(sandboxes).routes())
+            ),
+            Route("/{path:path}", _with_key(_unknown, key), methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
+        ],
+        exception_handlers={RefusedError: _refused, BoxError: _box_failed, ClientDisconnect: _left},
+    )
+
+
+def _calls(sandboxes: Sandboxes) -> dict[str, Answer]:
+    """The remote calls on one sandbox, by their paths."""
+    commands, folders = Commands(sandboxes), Folders(sandboxes)
+    return {
         "/process.Process/Start": commands.start,
         "/process.Process/Connect": commands.connect,
         "/process.Process/List": commands.list,
@@ -69,25 +92,6 @@ def sandbox_app(sandboxes: Sandboxes, key: str) -> Starlette:
         "/filesystem.Filesystem/GetWatcherEvents": folders.watcher_events,
         "/filesystem.Filesystem/RemoveWatcher": folders.remove_watcher,
     }
-
-    async def health(request: Request) -> Response:
-        await sandbox_of(request, sandboxes, wakes=False)
-        return Response(status_code=204)
-
-    return Starlette(
-        routes=[
-            *(Route(path, call, methods=["POST"]) for path, call in calls.items()),
-            Route("/files", transfer.read, methods=["GET"]),
-            Route("/files", transfer.write, methods=["POST"]),
-            Route("/health", health, methods=["GET"]),
-            *(
-                Route(route.path, _with_key(route.endpoint, key), methods=list(route.methods or ()))
-                for route in (*control.routes(), *SnapshotControl(sandboxes).routes())
-            ),
-            Route("/{path:path}", _with_key(_unknown, key), methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
-        ],
-        exception_handlers={RefusedError: _refused, BoxError: _box_failed, ClientDisconnect: _left},
-    )
 
 
 def _with_key(answer: Answer, key: str) -> Answer:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tiltyard.errors import BoxError, BoxGoneError, ConfigurationError
 from tiltyard.sandbox.box import Box, BoxParts
@@ -17,7 +18,7 @@ from tiltyard.sandbox.box_files import Homes
 from tiltyard.sandbox.box_link import BoxLink
 from tiltyard.sandbox.box_model import BoxLimits, Template
 from tiltyard.sandbox.isolation import Isolation, bwrap_for_all, reachable
-from tiltyard.sandbox.keeping import Keeping, sweep
+from tiltyard.sandbox.keeping import Keeping, Kept, sweep
 
 _START_S = 30
 _FIRST_UID, _UIDS = 0x50000000, 0x0FFFFFFF
@@ -190,7 +191,7 @@ class BoxMaker:
 
     async def _baked(self, template: Template) -> Baked | None:
         task = self._baking.get(template.name)
-        if task is None:
+        if task is None or (task.done() and (task.cancelled() or task.exception())):  # what failed may do now
             task = self._baking[template.name] = asyncio.create_task(self._bake(template))
         return await asyncio.shield(task)
 
@@ -219,32 +220,11 @@ class BoxMaker:
             "seccomp": str(keeping.folder / "filter"),
             **{key: value for key, value in asdict(groups).items() if key in ("groups", "thaw", "asked")},
         }
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        try:
-            with theirs:
-                kept = await keeping.box(order, theirs)
-        except BaseException:
-            ours.close()
-            raise
+        ours, kept = await _ordered(keeping, order)
         broken = asyncio.Event()
         link = await BoxLink.over(ours, lambda _why: broken.set())
         kept.ended.add_done_callback(lambda _: link.close("the sandbox ended"))
-        try:
-            async with asyncio.timeout(_START_S):
-                await link.hello
-                pid = await asyncio.shield(kept.started)
-        except (BoxError, TimeoutError) as error:
-            link.close("the sandbox did not start")
-            await keeping.kill(box_id)
-            told = await asyncio.shield(kept.ended)
-            raise BoxGoneError(
-                f"the sandbox did not start: {told['stderr'].strip() or error} (code {told['code']})"
-            ) from error
-        except asyncio.CancelledError:
-            link.close("the sandbox is not wanted any more")
-            await keeping.kill(box_id)
-            raise
+        pid = await _begun(keeping, box_id, kept, link)
         box = self._boxes[box_id] = Box(
             box_id,
             template,
@@ -262,3 +242,38 @@ class BoxMaker:
         await box.clear_away()
         self._boxes.pop(box.id, None)
         self._taken.discard(box.id)
+
+
+async def _ordered(keeping: Keeping, order: dict[str, Any]) -> tuple[socket.socket, Kept]:
+    """Have a sandbox started; returns the host's end of its connection, and what the keeper will tell of it."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    try:
+        with theirs:
+            return ours, await keeping.box(order, theirs)
+    except BaseException:
+        ours.close()
+        raise
+
+
+async def _begun(keeping: Keeping, box_id: str, kept: Kept, link: BoxLink) -> int:
+    """Wait for a sandbox's first process; returns its number. One that does not start, or is not wanted, is killed.
+
+    Raises:
+        BoxGoneError: It did not start.
+    """
+    try:
+        async with asyncio.timeout(_START_S):
+            await link.hello
+            return await asyncio.shield(kept.started)
+    except (BoxError, TimeoutError) as error:
+        link.close("the sandbox did not start")
+        await keeping.kill(box_id)
+        told = await asyncio.shield(kept.ended)
+        raise BoxGoneError(
+            f"the sandbox did not start: {told['stderr'].strip() or error} (code {told['code']})"
+        ) from error
+    except asyncio.CancelledError:
+        link.close("the sandbox is not wanted any more")
+        await keeping.kill(box_id)
+        raise
