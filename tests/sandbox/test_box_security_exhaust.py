@@ -116,18 +116,21 @@ def test_open_files_have_an_end(who):
     play(who, scenario)
 
 
-def test_more_entries_than_can_be_told_are_refused(who):
-    """A folder with a hundred thousand files is an error, not a flood."""
+@pytest.mark.parametrize(
+    ("count", "digits", "said"), [(60_000, 1, "more than 50000 entries"), (32_000, 200, "more than 6291456 characters")]
+)
+def test_more_entries_than_can_be_told_are_refused(who, count, digits, said):
+    """A folder with very many files, or very long names, is an error, not a flood."""
 
     async def scenario(maker):
         box = await maker.take("base")
         ran = await python(
             box,
             "import os\nos.mkdir('/tmp/d')\nopen('/tmp/d/0', 'w').close()\n"
-            "for i in range(1, 60_000): os.link('/tmp/d/0', f'/tmp/d/{i}')",
+            f"for i in range(1, {count}): os.link('/tmp/d/0', f'/tmp/d/{{i:0{digits}}}')",
         )
         assert ran.code == 0, ran
-        with pytest.raises(ValueError, match="more than 50000 entries"):
+        with pytest.raises(ValueError, match=said):
             await box.list_dir("/tmp", 2)
         await box.remove("/tmp/d")
         assert await box.list_dir("/tmp") == []

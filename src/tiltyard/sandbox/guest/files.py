@@ -94,8 +94,10 @@ def walk(path: str, depth: int) -> Iterator[list[dict]]:
         portion.append(found)
         size = len(child) + len(found["symlink_target"] or "") + sum(map(len, found["metadata"].values()))
         held, chars, count = held + size, chars + size, count + 1
-        if count > _MOST_ENTRIES or chars > _MOST_CHARS:
-            raise ValueError(f"more entries below {path} than can be told: {count} of {chars} characters are too many")
+        if count > _MOST_ENTRIES:
+            raise ValueError(f"more than {_MOST_ENTRIES} entries below {path}")
+        if chars > _MOST_CHARS:
+            raise ValueError(f"paths of more than {_MOST_CHARS} characters below {path}")
         if len(portion) >= _ENTRIES_AT_ONCE or held > _CHARS_AT_ONCE:
             yield portion
             portion, held = [], 0
