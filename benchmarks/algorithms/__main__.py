@@ -8,7 +8,7 @@ so that their losses agree. The first step warms up and is not measured.TRL runs
 here: without gradient checkpointing, in micro-batches of one row or pair (`--trl-micro-batch`; larger ones are padded
 to the longest, and its padding-free mode and its packing need flash attention, which a CPU has not), and for DPO with
 the reference computed once beforehand, as ours is; that time counts on both sides, spread over the steps. The figures
-of `benchmarks.algorithms_memory` stand beside them.
+of `benchmarks.algorithms_memory` and `benchmarks.algorithms_async` stand beside them.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import torch
 from benchmarks.algorithms.dpo import dpo_ours, dpo_trl
 from benchmarks.algorithms.rows import Side
 from benchmarks.algorithms.sft import sft_ours, sft_trl
+from benchmarks.algorithms_async import async_figures
 from benchmarks.algorithms_memory import memory_figures
 from tiltyard.models.loading import LoadedModel, load_model
 
@@ -59,6 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
         "sft": lambda options: supervised("sft", options.steps, options.trl_micro_batch),
         "dpo": lambda options: supervised("dpo", options.steps, options.trl_micro_batch),
         "memory": lambda options: memory_figures(),
+        "async": lambda options: async_figures(threads=options.threads),
     }
     parser.add_argument("--only", choices=[*figures])
     options = parser.parse_args(arguments)

@@ -133,7 +133,7 @@ PUBLIC = {
     "ToolSchema": "alias",
     "ToolTurns": "(env, *, max_observation_chars=)",
     "Trajectory": "(episode_id, task, ending, messages=, tools=, rewards=, start_reward=, error=, first_observation=, info=, success=, transcript=, seconds=, untrainable=)",
-    "Transcript": "(ids=, mask=, logprobs=, turn=, _turns=)",
+    "Transcript": "(ids=, mask=, logprobs=, turn=, version=, _turns=)",
     "TranscriptError": "error: TiltyardError, ValueError",
     "Turn": "(messages=, reward=, done=, truncated=, stopped=, info=)",
     "TurnEnv": "protocol",
