@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tiltyard.build import LocalModel
+    from tiltyard.envs.agent.env import AgentEnv
     from tiltyard.envs.base import Env, TextEnv, TurnEnv
     from tiltyard.envs.check import check_env
     from tiltyard.envs.findings import CheckReport
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from tiltyard.rollout.tasks import TaskAssigner, evaluation_tasks
     from tiltyard.rollout.trajectory import Trajectory
     from tiltyard.rows import Rows, RowSplit, load_rows, split_rows
+    from tiltyard.sandbox.server import LocalSandboxServer
     from tiltyard.serving.place import ServerReport
     from tiltyard.serving.server import EnvServer, resolve_env
     from tiltyard.tokens.ledger import Ledger
@@ -98,6 +100,7 @@ __version__ = "0.1.0"
 # Where each public name lives. It is imported when it is first used: `import tiltyard` loads nothing heavy.
 _HOME = {
     "ActionRefusedError": "tiltyard.errors",
+    "AgentEnv": "tiltyard.envs.agent.env",
     "APIMultiTurnRollout": "tiltyard.rollout.api_multi_turn",
     "AsyncPolicy": "tiltyard.policies.base",
     "Batch": "tiltyard.train.batch",
@@ -139,6 +142,7 @@ _HOME = {
     "LoadedModel": "tiltyard.models.loading",
     "LocalModel": "tiltyard.build",
     "LoraSettings": "tiltyard.models.trainable",
+    "LocalSandboxServer": "tiltyard.sandbox.server",
     "LostSessionError": "tiltyard.errors",
     "Manifest": "tiltyard.manifest",
     "ManifestError": "tiltyard.errors",
@@ -236,6 +240,7 @@ __all__ = [
     "SFT",
     "APIMultiTurnRollout",
     "ActionRefusedError",
+    "AgentEnv",
     "AsyncPolicy",
     "Batch",
     "BatchedRollout",
@@ -268,6 +273,7 @@ __all__ = [
     "Limits",
     "LoadedModel",
     "LocalModel",
+    "LocalSandboxServer",
     "LoraSettings",
     "LostSessionError",
     "Manifest",

@@ -1,4 +1,4 @@
-"""The command line: `tiltyard train | eval | rollout | export | check | serve | demo`."""
+"""The command line: `tiltyard train | eval | rollout | export | check | serve | sandbox | reap | demo`."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tiltyard import __version__
 from tiltyard.errors import ConfigurationError, TiltyardError
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 """Exit codes: a check found an error or a run came to nothing, the input cannot be used, Ctrl-C."""
+
+SANDBOX_LIMITS = {
+    "memory_mib": "memory in MiB",
+    "processes": "processes and threads",
+    "cpus": "share of the CPUs, such as 0.5",
+    "disk_mib": "disk in MiB",
+    "open_files": "open files of a process",
+}
 
 MANIFEST_ENDINGS = (".yaml", ".yml")
 
@@ -88,12 +96,36 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds for one call (default: 300)")
     serve.set_defaults(run=_serve)
 
+    _add_sandbox(commands.add_parser("sandbox", help="serve sandboxes of this machine, over the API of E2B's SDK"))
+
+    reap = commands.add_parser("reap", help="kill the sandboxes that a crashed run left on a server")
+    reap.add_argument("run_id", nargs="?", help="the run's name (default: all whose process on this machine is dead)")
+    reap.add_argument("--api-url", metavar="URL", help="the server (default: $E2B_API_URL)")
+    reap.add_argument("--key", help="its API key (default: $E2B_API_KEY)")
+    reap.set_defaults(run=_reap)
+
     demo = commands.add_parser("demo", help="train a small model in a game, on this machine")
     demo.add_argument("--out", help="the run folder to make (default: runs/demo-TIME)")
     demo.add_argument("--seed", type=int, help="another seed")
     demo.add_argument("--steps", type=int, help="another number of steps")
     demo.set_defaults(run=_demo)
     return parser
+
+
+def _add_sandbox(sandbox: argparse.ArgumentParser) -> None:
+    sandbox.add_argument("--host", default="127.0.0.1", help="what to bind to (default: this machine alone)")
+    sandbox.add_argument("--port", type=int, default=8890, help="the port; 0 takes a free one (default: 8890)")
+    sandbox.add_argument("--key", help="what clients must send as their API key (default: a random one)")
+    sandbox.add_argument("--template", action="append", default=[], metavar="NAME", help="another name for `base`")
+    sandbox.add_argument("--templates", metavar="FILE", help="a YAML file of templates: docs/sandboxes.md")
+    sandbox.add_argument("--warm", type=int, default=2, metavar="N", help="how many are kept ready (default: 2)")
+    sandbox.add_argument("--max-sandboxes", type=int, default=256, metavar="N", help="how many at a time (256)")
+    for name, what in SANDBOX_LIMITS.items():
+        kind = float if name == "cpus" else int
+        sandbox.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=f"each sandbox's {what}")
+    sandbox.add_argument("--network", action="store_true", help="sandboxes reach the network of this machine")
+    sandbox.add_argument("--unsafe", action="store_true", help="run without isolation where this machine has none")
+    sandbox.set_defaults(run=_sandbox)
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
@@ -132,6 +164,16 @@ def _train(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("give a manifest, or --resume RUN to go on with a run")
     manifest = load_manifest(arguments.manifest, arguments.set)
     return _start(manifest, arguments.out or _run_name(Path(arguments.manifest).stem))
+
+
+def _reap(arguments: argparse.Namespace) -> int:
+    from tiltyard.envs.agent.env import AgentEnv
+
+    killed = AgentEnv.reap(arguments.run_id, arguments.api_url, arguments.key)
+    for name in killed:
+        print(f"killed sandbox {name}")
+    print(f"{len(killed)} sandboxes were left")
+    return 0
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -242,6 +284,39 @@ def _serve(arguments: argparse.Namespace) -> int:
         token=token,
         call_timeout_s=arguments.timeout,
     )
+    return 0
+
+
+def _sandbox(arguments: argparse.Namespace) -> int:
+    from tiltyard.manifest.yaml_text import read_yaml
+    from tiltyard.sandbox.command import serve_until_stopped
+    from tiltyard.sandbox.server import LocalSandboxServer
+    from tiltyard.sandbox.template_file import command_templates
+
+    named: dict[str, Any] = dict.fromkeys(arguments.template)
+    folder = Path()
+    if arguments.templates:
+        path = Path(arguments.templates)
+        folder = path.parent
+        try:
+            given = read_yaml(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"--templates {arguments.templates!r} cannot be read: {error}") from error
+        if given.problems or not isinstance(given.value, dict):
+            why = f" ({given.problems[0]})" if given.problems else ""
+            raise ConfigurationError(f"--templates names a file with a mapping of templates{why}")
+        named |= given.value
+    limits = {name: getattr(arguments, name) for name in SANDBOX_LIMITS if getattr(arguments, name) is not None}
+    server = LocalSandboxServer(
+        command_templates(named, folder, limits, network=arguments.network),
+        host=arguments.host,
+        port=arguments.port,
+        api_key=arguments.key,
+        warm=arguments.warm,
+        max_sandboxes=arguments.max_sandboxes,
+        unsafe=arguments.unsafe,
+    )
+    serve_until_stopped(server, partial(print, flush=True))
     return 0
 
 

@@ -13,6 +13,15 @@ TiltyardError
 ├── EpisodeOverError (RuntimeError)      a step after the episode ended, without a reset
 ├── NonFiniteError (ArithmeticError)     a loss or gradient that is NaN or inf; the step was not taken
 ├── TranscriptError (ValueError)         token ids, mask, log-probabilities or turns out of line
+├── BoxError                             a sandbox could not do what was asked of it; it lives on
+│   ├── BoxPathMissingError              no such file, folder or process in the sandbox
+│   ├── BoxPathKindError                 a folder where a file is needed, or the other way round
+│   ├── BoxPathExistsError               something is there already
+│   ├── BoxPermissionError               the sandbox's user may not
+│   ├── BoxArgumentError (ValueError)    an argument that no file or command can have, such as a NUL
+│   ├── BoxFullError                     the sandbox's disk is full
+│   ├── BoxLimitError                    the sandbox has as many processes or open files as it may
+│   └── BoxGoneError                     the sandbox itself is dead; the message says why
 ├── ToolError                            the model's mistake; its text becomes the next observation
 └── RolloutError                         the episode cannot be scored; recorded, kept out of the loss
     ├── EnvError                         the environment raised or broke its protocol
@@ -82,6 +91,42 @@ class NonFiniteError(TiltyardError, ArithmeticError):
 
 class TranscriptError(TiltyardError, ValueError):
     """Token ids, mask, log-probabilities or turn numbers are out of line."""
+
+
+class BoxError(TiltyardError):
+    """A sandbox could not do what was asked of it, and lives on unless it is a `BoxGoneError`."""
+
+
+class BoxPathMissingError(BoxError):
+    """No such file, folder or process is in the sandbox."""
+
+
+class BoxPathKindError(BoxError):
+    """A folder is where a file is needed, or a file where a folder is needed."""
+
+
+class BoxPathExistsError(BoxError):
+    """Something is already where a new file or folder was to be."""
+
+
+class BoxPermissionError(BoxError):
+    """The sandbox's user may not do that."""
+
+
+class BoxArgumentError(BoxError, ValueError):
+    """An argument that no file or command can have: a NUL, a name that is too long, a FIFO to read."""
+
+
+class BoxFullError(BoxError):
+    """The sandbox's disk is full."""
+
+
+class BoxLimitError(BoxError):
+    """The sandbox has as many processes, open files or bytes of memory as it may have."""
+
+
+class BoxGoneError(BoxError):
+    """The sandbox is dead; the message says why."""
 
 
 class ToolError(TiltyardError):

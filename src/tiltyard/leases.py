@@ -3,6 +3,7 @@
 import atexit
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,6 +11,9 @@ from typing import Self
 
 from tiltyard._boundary import guarded, reason
 from tiltyard.errors import EnvError, LostSessionError, TiltyardError
+
+LOST_TIMEOUT_S = 10.0
+"""How long what could not be given back is tried once more, when it is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,12 @@ class LeaseReport:
 
 
 class Lease:
-    """One thing held elsewhere; leaving it as a context manager gives it back."""
+    """One thing held elsewhere; leaving it as a context manager gives it back.
+
+    Attributes:
+        ended: Set when it is given back: nobody keeps it alive any more.
+        release_failed: Whether the last try to give it back raised.
+    """
 
     def __init__(
         self,
@@ -49,7 +58,8 @@ class Lease:
         self._beat_at = registry.clock()
         self._lock = threading.Lock()
         self._given_back = False
-        self._release_failed = False
+        self.release_failed = False
+        self.ended = threading.Event()
 
     @property
     def given_back(self) -> bool:
@@ -67,10 +77,20 @@ class Lease:
             if self._given_back:
                 return
             self._given_back = True
+        self.ended.set()
+        self._give_back()
+
+    def release_again(self) -> None:
+        """Try once more what failed; nothing where nothing failed."""
+        if self.release_failed:
+            self._give_back()
+
+    def _give_back(self) -> None:
         try:
             guarded(f"releasing {self.name}", EnvError, self._release)
+            self.release_failed = False
         except TiltyardError as error:
-            self._release_failed = True
+            self.release_failed = True
             self._registry.note(reason(error))
 
     def beat(self) -> None:
@@ -88,7 +108,7 @@ class Lease:
         if not self._given_back:
             return True
         if self._held is None:
-            return self._release_failed
+            return self.release_failed
         try:
             return bool(guarded(f"asking for {self.name}", EnvError, self._held))
         except TiltyardError as error:
@@ -110,9 +130,10 @@ class Leases:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._leases: list[Lease] = []
+        self._acquired = 0
         self._failures: list[str] = []
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
+        _registries.add(self)
         atexit.register(self.close)
 
     def acquire(
@@ -136,6 +157,7 @@ class Leases:
         lease = Lease(self, name, release, deadline_s=deadline_s, heartbeat=heartbeat, held=held)
         with self._lock:
             self._leases.append(lease)
+            self._acquired += 1
         if heartbeat is not None and deadline_s is not None:
             beating = threading.Thread(target=self._keep, args=(lease, deadline_s / 3), daemon=True)
             beating.start()
@@ -146,23 +168,51 @@ class Leases:
         with self._lock:
             self._failures.append(failure)
 
+    @property
+    def open(self) -> list[Lease]:
+        """The leases that were not given back, newest first."""
+        with self._lock:
+            return [lease for lease in reversed(self._leases) if not lease.given_back]
+
     def close(self) -> LeaseReport:
         """Release whatever is left and report; more than one call does no harm."""
-        self._stopped.set()
         atexit.unregister(self.close)
-        with self._lock:
-            leases = list(self._leases)
-        for lease in reversed(leases):
+        for lease in self.open:
             lease.release()
         return self.report()
+
+    def lost(self, timeout_s: float = LOST_TIMEOUT_S) -> int:
+        """How many could not be given back and are still held; each is tried once more first.
+
+        Args:
+            timeout_s: How long to wait for all of them, which are tried at the same time; then they count as held.
+        """
+        with self._lock:
+            failed = [lease for lease in self._leases if lease.release_failed]
+        gone: set[int] = set()
+
+        def try_again(lease: Lease) -> None:
+            lease.release_again()
+            if not (lease.release_failed and lease.still_held()):
+                gone.add(id(lease))
+
+        trying = [threading.Thread(target=try_again, args=(lease,), daemon=True) for lease in failed]
+        for thread in trying:
+            thread.start()
+        deadline = time.monotonic() + timeout_s
+        for thread in trying:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return sum(id(lease) not in gone for lease in failed)
 
     def report(self) -> LeaseReport:
         """What became of the leases so far; asks for each one that can be asked for."""
         with self._lock:
-            leases = list(self._leases)
-        leaked = sum(lease.still_held() for lease in leases)
+            leases, acquired = list(self._leases), self._acquired
+        settled = {id(lease) for lease in leases if not lease.still_held()}
         with self._lock:
-            return LeaseReport(len(leases), leaked, tuple(self._failures))
+            # A long run has many: those that are known to be gone are only counted from now on.
+            self._leases = [lease for lease in self._leases if id(lease) not in settled]
+            return LeaseReport(acquired, len(leases) - len(settled), tuple(self._failures))
 
     def __enter__(self) -> Self:
         return self
@@ -174,9 +224,17 @@ class Leases:
 
     def _keep(self, lease: Lease, every_s: float) -> None:
         """Beat until the lease is given back or lost, or the run ends."""
-        while not self._stopped.wait(every_s) and not lease.given_back:
+        while not lease.ended.wait(every_s):
             try:
                 lease.beat()
             except TiltyardError as error:
                 self.note(reason(error))
                 return
+
+
+_registries: "weakref.WeakSet[Leases]" = weakref.WeakSet()
+
+
+def lost_leases() -> int:
+    """How many leases of this process could not be given back, and are still held elsewhere."""
+    return sum(registry.lost() for registry in list(_registries))

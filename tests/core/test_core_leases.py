@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tiltyard.errors import LostSessionError
-from tiltyard.leases import Leases
+from tiltyard.leases import Leases, lost_leases
 
 
 class Server:
@@ -106,3 +106,59 @@ def test_heartbeats_go_on_while_nobody_looks():
     with Leases() as leases:
         leases.acquire("a", lambda: None, deadline_s=0.03, heartbeat=beaten.set)
         assert beaten.wait(10)
+
+
+def test_what_could_not_be_given_back_is_tried_once_more_when_it_is_counted():
+    """A server that was away at the end of an episode may be back at the end of the run."""
+    elsewhere = lost_leases()
+    server, leases, away = Server(), Leases(), [True]
+
+    def release():
+        if away[0]:
+            raise ConnectionError("server gone")
+        server.release("a")
+
+    server.sessions.add("a")
+    lease = leases.acquire("a", release, held=lambda: "a" in server.sessions)
+    lease.release()
+    assert (lost_leases() - elsewhere, leases.lost()) == (1, 1)
+    away[0] = False
+    assert (lost_leases() - elsewhere, server.releases) == (0, ["a"])
+    leases.close()
+
+
+def test_what_is_tried_once_more_and_hangs_is_counted_and_not_waited_for():
+    """All are tried at one time: many leases of a server that is gone do not hold up the end of a run."""
+    leases, gate, tries = Leases(), threading.Event(), []
+
+    def release():
+        tries.append(1)
+        if len(tries) > 20:
+            gate.wait(30)
+        raise ConnectionError("server gone")
+
+    for number in range(20):
+        leases.acquire(str(number), release).release()
+    assert (leases.lost(timeout_s=0.2), len(tries)) == (20, 40)
+    gate.set()
+    leases.close()
+
+
+def test_a_lease_that_was_given_back_has_no_more_heartbeats():
+    """A run of many short episodes does not gather threads that wait."""
+    before = threading.active_count()
+    with Leases() as leases:
+        for number in range(20):
+            leases.acquire(str(number), lambda: None, deadline_s=3000, heartbeat=lambda: None).release()
+        while threading.active_count() > before:
+            threading.Event().wait(0.01)
+
+
+def test_a_lease_that_is_known_to_be_gone_is_only_counted():
+    """A report asks for those that may still be held, not for every one that ever was."""
+    asked = []
+    leases = Leases()
+    leases.acquire("a", lambda: None, held=lambda: asked.append("a") is not None).release()
+    assert [leases.report().acquired for _ in range(3)] == [1, 1, 1]
+    assert asked == ["a"]
+    leases.close()

@@ -18,7 +18,7 @@ LAYERS = (
     ("tokens",),
     ("policies", "models"),
     ("rows",),
-    ("envs", "rewards"),
+    ("envs", "rewards", "sandbox"),
     ("rollout",),
     ("serving",),
     ("train",),

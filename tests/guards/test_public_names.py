@@ -43,6 +43,7 @@ def parameters(function):
 PUBLIC = {
     "APIMultiTurnRollout": "(api, tool_manager=, sampling_params=, max_turns=, concurrency=, extra_body=, trace_dir=, *, env_factory=, max_trajectory_tokens=, limits=, max_observation_chars=, seed=, score=, reward_fns=, reward_weights=, trace_callback=, success_callback=, preflight=, placement=)",
     "ActionRefusedError": "error: EnvError",
+    "AgentEnv": "(template=, api_url=, api_key=, sandbox_timeout=, command_timeout=, setup_commands=, sandbox_envs=, metadata=, refresh_timeout=, include_default_tools=, *, run_id=, start_timeout_s=)",
     "AsyncPolicy": "protocol",
     "Batch": "(groups, granularity, counts, scores=)",
     "BatchedRollout": "(policy, renderer, limits, *, seed=, linger_s=, prompt_s=, max_live=)",
@@ -83,6 +84,7 @@ PUBLIC = {
     "LoadedModel": "(model, tokenizer, name)",
     "LocalModel": "(trainable, renderer)",
     "LoraSettings": "(rank=, alpha=, dropout=, targets=)",
+    "LocalSandboxServer": "(templates=, *, host=, port=, api_key=, warm=, max_sandboxes=, unsafe=)",
     "LostSessionError": "error: RolloutError",
     "Manifest": "(*, environment, model, algorithm=, rollout=, training=)",
     "ManifestError": "error: ConfigurationError",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tiltyard.errors import ConfigurationError
+from tiltyard.leases import lost_leases
 from tiltyard.policies.base import TokenPolicy
 from tiltyard.rollout.batched import BatchedRollout, Job
 from tiltyard.rollout.groups import Group, group_key
@@ -105,8 +106,8 @@ class RolloutCollector:
 
     @property
     def leaked(self) -> int:
-        """After `close`: how many environments were not closed, because their `close` hung or raised."""
-        return sum(slots.leaked for slots in self._all_slots())
+        """After `close`: how many environments were not closed, as that hung or raised, and leases not given back."""
+        return sum(slots.leaked for slots in self._all_slots()) + lost_leases()
 
     def collect(self, recorded: Mapping[str, Trajectory] | None = None) -> list[Group]:
         """Run the next batch; the groups are in the order of the tasks, their members in the order of the slots.

@@ -7,6 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
+from tiltyard.leases import lost_leases
 from tiltyard.rollout.jobs import Job
 from tiltyard.rollout.trace import from_record, read_traces
 from tiltyard.rollout.trajectory import Trajectory
@@ -209,7 +210,7 @@ class _Run:
             "tokens_per_s": tokens / seconds if tokens else None,
             "untrainable": next((one.untrainable for one in episodes if one.untrainable), None),
             "replaced_environments": slots.replaced,
-            "leaked": slots.leaked,
+            "leaked": slots.leaked + lost_leases(),
             "ledger": ledger.as_dict(),
         }
         self.folder.write_state(sampled_tokens=tokens, seconds=seconds, ledger=asdict(ledger))

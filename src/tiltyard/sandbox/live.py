@@ -1,0 +1,262 @@
+"""The sandboxes of one server: which box each has, until when, and what becomes of it then."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tiltyard.errors import BoxGoneError, ConfigurationError
+from tiltyard.sandbox.box import Box
+from tiltyard.sandbox.box_maker import BoxMaker
+from tiltyard.sandbox.box_model import Template
+from tiltyard.sandbox.refusal import RefusedError, no_such_sandbox
+from tiltyard.sandbox.snapshots import Snapshot, Snapshots
+from tiltyard.sandbox.watching import Watchers
+
+MAX_TIMEOUT_S = 30 * 24 * 3600
+"""A sandbox that nobody asks for ends in a month at the latest."""
+
+DEFAULT_TIMEOUT_S = 300
+
+OFFLINE = ":offline"
+"""Follows the name of the template that is another one without its network."""
+
+OnTimeout = Literal["kill", "pause"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a create request asks for.
+
+    Attributes:
+        template: The template's name.
+        timeout_s: Seconds to live.
+        envs: Variables of every command.
+        metadata: What the sandbox can be found by.
+        on_timeout: What becomes of it when its time is over.
+        auto_resume: A paused one wakes when it is asked for something.
+        network: False takes the network away where the template has it.
+    """
+
+    template: str
+    timeout_s: int
+    envs: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    on_timeout: OnTimeout = "kill"
+    auto_resume: bool = False
+    network: bool = True
+
+
+def with_offline(templates: Iterable[Template]) -> list[Template]:
+    """These templates, and for those with a network the same without."""
+    offline = [replace(each, name=each.name + OFFLINE, network=False) for each in templates if each.network]
+    return [*templates, *offline]
+
+
+class LiveSandbox:
+    """One sandbox: a box, and what the server knows of it; `number` counts those that the server has made."""
+
+    def __init__(self, number: int, box: Box, asked: Asked) -> None:
+        self.number = number
+        self.id = box.id
+        self.box = box
+        self.asked = asked
+        self.token = secrets.token_hex(24)
+        self.started_at = int(time.time() * 1000) / 1000  # as clients see it: what they send back is the same
+        self.ends_at = self.started_at
+        self.paused = False
+        self.watchers = Watchers(box)
+        self.changing = asyncio.Lock()
+
+    @property
+    def state(self) -> str:
+        """What the protocol calls its state."""
+        return "paused" if self.paused else "running"
+
+
+class Sandboxes:
+    """All of them. Everything runs on one event loop."""
+
+    def __init__(self, maker: BoxMaker, templates: Mapping[str, Template], max_sandboxes: int) -> None:
+        self.snapshots = Snapshots()
+        self._templates = templates
+        self._maker = maker
+        self._max = max_sandboxes
+        self._live: dict[str, LiveSandbox] = {}
+        self._making = 0
+        self._made = 0
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def all(self) -> list[LiveSandbox]:
+        """Those there are, oldest first."""
+        return list(self._live.values())
+
+    def get(self, sandbox_id: str) -> LiveSandbox:
+        """The sandbox of this id.
+
+        Raises:
+            RefusedError: There is none.
+        """
+        found = self.find(sandbox_id)
+        if found is None:
+            raise no_such_sandbox(sandbox_id)
+        return found
+
+    def find(self, sandbox_id: str) -> LiveSandbox | None:
+        """The sandbox of this id, if there is one."""
+        return self._live.get(sandbox_id)
+
+    async def create(self, asked: Asked) -> LiveSandbox:
+        """Take a box.
+
+        Raises:
+            RefusedError: There is no such template, or no room, or the box cannot be made.
+        """
+        snapshot = self.snapshots.find(asked.template)
+        template = self._templates.get(asked.template) if snapshot is None else snapshot.template
+        if template is None:
+            known = ", ".join(repr(name) for name in sorted(self._templates))
+            raise RefusedError("not_found", f"there is no template {asked.template!r} on this server; it has {known}")
+        if len(self._live) + self._making >= self._max:
+            raise RefusedError("resource_exhausted", f"the server has {self._max} sandboxes, and takes no more")
+        self._making += 1
+        try:
+            offline = template.network and not asked.network
+            name = template.name + OFFLINE if offline else template.name
+            box = await self._maker.take(name, asked.envs, files=None if snapshot is None else snapshot.files)
+        except (BoxGoneError, ConfigurationError) as error:
+            raise RefusedError(
+                "internal", f"a sandbox of template {asked.template!r} cannot be made: {error}"
+            ) from error
+        finally:
+            self._making -= 1
+        if self._closed:
+            await box.kill()
+            raise RefusedError("unavailable", "the server is closing")
+        self._made += 1
+        sandbox = LiveSandbox(self._made, box, asked)
+        self._live[sandbox.id] = sandbox
+        self.set_timeout(sandbox, asked.timeout_s)
+        self._spawn(self._bury(sandbox))
+        return sandbox
+
+    def set_timeout(self, sandbox: LiveSandbox, timeout_s: int) -> None:
+        """Let it end so many seconds from now; 0 ends it at once.
+
+        Raises:
+            RefusedError: The number is negative, or more than a month.
+        """
+        _check_timeout(timeout_s)
+        sandbox.ends_at = time.time() + timeout_s
+        self._stop_timer(sandbox)
+        if not sandbox.paused:
+            self._timers[sandbox.id] = asyncio.get_running_loop().call_later(timeout_s, self._expire, sandbox)
+
+    async def kill(self, sandbox: LiveSandbox) -> None:
+        """End it; streams of its commands are cut."""
+        self._forget(sandbox)
+        await sandbox.box.kill()
+
+    async def pause(self, sandbox: LiveSandbox) -> None:
+        """Stop its processes where they are; it keeps its memory and has no time-out.
+
+        Raises:
+            RefusedError: It is paused, or gone.
+        """
+        async with sandbox.changing:
+            self.get(sandbox.id)
+            if sandbox.paused:
+                raise RefusedError("failed_precondition", f"the sandbox {sandbox.id!r} is already paused")
+            await sandbox.box.pause()
+            sandbox.paused = True
+            self._stop_timer(sandbox)
+
+    async def resume(self, sandbox: LiveSandbox, timeout_s: int) -> bool:
+        """Let it go on, for so long from now; True when it was paused.
+
+        A running one is not shortened.
+
+        Raises:
+            RefusedError: It is gone, or the time-out is no number of seconds.
+        """
+        _check_timeout(timeout_s)
+        async with sandbox.changing:
+            self.get(sandbox.id)
+            was_paused = sandbox.paused
+            if was_paused:
+                await sandbox.box.resume()
+                sandbox.paused = False
+            if was_paused or time.time() + timeout_s > sandbox.ends_at:
+                self.set_timeout(sandbox, timeout_s)
+            return was_paused
+
+    async def take_snapshot(self, sandbox: LiveSandbox, name: str | None) -> Snapshot:
+        """Keep a sandbox's files as they are now.
+
+        Raises:
+            RefusedError: It is paused, its files cannot be kept, or there are too many snapshots.
+        """
+        async with sandbox.changing:
+            self.get(sandbox.id)
+            self.snapshots.check(name, self._templates)
+            if sandbox.paused:
+                raise RefusedError("failed_precondition", f"the sandbox {sandbox.id!r} is paused; connect to it first")
+            try:
+                files = await self._maker.keep_files(sandbox.box)
+            except ConfigurationError as error:
+                raise RefusedError("failed_precondition", str(error)) from error
+            return self.snapshots.add(sandbox.id, name, sandbox.box.template, files)
+
+    async def close(self) -> None:
+        """End all of them."""
+        self._closed = True
+        await asyncio.gather(*(self.kill(sandbox) for sandbox in self.all()))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _expire(self, sandbox: LiveSandbox) -> None:
+        self._spawn(self._end_of_time(sandbox))
+
+    async def _end_of_time(self, sandbox: LiveSandbox) -> None:
+        if sandbox.asked.on_timeout == "kill":
+            await self.kill(sandbox)
+            return
+        try:
+            await self.pause(sandbox)
+        except (RefusedError, BoxGoneError):
+            return  # it was paused, killed or dead in the meantime
+
+    async def _bury(self, sandbox: LiveSandbox) -> None:
+        """Forget a sandbox whose box dies by itself."""
+        await sandbox.box.wait_dead()
+        if sandbox.id in self._live:
+            await self.kill(sandbox)
+
+    def _forget(self, sandbox: LiveSandbox) -> None:
+        self._live.pop(sandbox.id, None)
+        self._stop_timer(sandbox)
+
+    def _stop_timer(self, sandbox: LiveSandbox) -> None:
+        timer = self._timers.pop(sandbox.id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _check_timeout(timeout_s: int) -> None:
+    if timeout_s < 0:
+        raise RefusedError("invalid_argument", f"timeout must be >= 0 seconds, got {timeout_s}")
+    if timeout_s > MAX_TIMEOUT_S:
+        raise RefusedError("invalid_argument", f"timeout must be <= {MAX_TIMEOUT_S} seconds (30 days), got {timeout_s}")
