@@ -6,12 +6,14 @@ OUT ?= runs/demo
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 OPENENV := .venv-openenv/bin
+OLD_E2B := .venv-e2b-old/bin
 
 # A changed pyproject.toml, constraints.txt or Makefile changes the stamp's name, and so installs again.
 KEY := $(shell cat pyproject.toml constraints.txt constraints-openenv.txt Makefile | cksum | cut -d ' ' -f 1)
 INSTALLED := .venv/installed-$(KEY)
 INSTALLED_BENCH := .venv/installed-bench-$(KEY)
 INSTALLED_OPENENV := .venv-openenv/installed-$(KEY)
+INSTALLED_OLD_E2B := .venv-e2b-old/installed-$(KEY)
 
 # Tests are many small processes: more than one thread in each only makes them wait for one another.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
@@ -46,14 +48,21 @@ $(INSTALLED_OPENENV): $(INSTALLED)
 	@rm -f .venv-openenv/installed-*
 	@touch $@
 
+$(INSTALLED_OLD_E2B): $(INSTALLED)
+	@test -x $(OLD_E2B)/python || $(PYTHON) -m venv .venv-e2b-old
+	@echo "Installing an older E2B SDK into .venv-e2b-old: sandboxes are tested with both spellings of its API"
+	@$(OLD_E2B)/python -m pip install --disable-pip-version-check -qq e2b==2.45.1 'jsonschema>=4.20'
+	@rm -f .venv-e2b-old/installed-*
+	@touch $@
+
 demo: $(INSTALLED) ## Train a small model in a game, on the CPU, and show whether it learned
 	$(BIN)/tiltyard demo --out $(OUT)
 
-test: $(INSTALLED) $(INSTALLED_OPENENV) ## Run the fast tests
+test: $(INSTALLED) $(INSTALLED_OPENENV) $(INSTALLED_OLD_E2B) ## Run the fast tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m "not slow" --ignore tests/openenv_client --ignore tests/openenv_server
 	$(ONE_THREAD) $(OPENENV)/python -m pytest -n 2 -m "not slow" tests/openenv_client tests/openenv_server
 
-test-all: $(INSTALLED) $(INSTALLED_OPENENV) ## Run every test, those with the real model too
+test-all: $(INSTALLED) $(INSTALLED_OPENENV) $(INSTALLED_OLD_E2B) ## Run every test, those with the real model too
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --ignore tests/openenv_client --ignore tests/openenv_server
 	$(ONE_THREAD) $(OPENENV)/python -m pytest -n 2 tests/openenv_client tests/openenv_server
 
@@ -72,10 +81,13 @@ bench: $(INSTALLED_BENCH) $(INSTALLED_OPENENV) ## Run the benchmarks; each print
 	$(BIN)/python -m benchmarks.sampling
 	$(BIN)/python -m benchmarks.train_step
 	$(BIN)/python -m benchmarks.rollout
+	$(BIN)/python -m benchmarks.algorithms
+	$(BIN)/python -m benchmarks.pool
+	$(BIN)/python -m benchmarks.sandbox
 	$(OPENENV)/python -m benchmarks.openenv
 
 docs: $(INSTALLED) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## Remove the environments and what the tools left
-	rm -rf .venv .venv-openenv site build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-openenv .venv-e2b-old site build dist .pytest_cache .ruff_cache .hypothesis

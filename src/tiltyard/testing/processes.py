@@ -48,7 +48,10 @@ class ThreadProcess:
         """Replace each tensor by the sum over all threads."""
         everything = self.gather([tensor.detach().clone() for tensor in tensors])
         for index, tensor in enumerate(tensors):
-            tensor.copy_(sum(each[index] for each in everything))
+            first, *others = (each[index] for each in everything)
+            tensor.copy_(first)
+            for other in others:
+                tensor.add_(other)
 
 
 def run_together(count: int, work: "Callable[[Processes], T]", timeout_s: float = 60.0) -> list[T]:
