@@ -1,8 +1,9 @@
 """GRPO with the asynchronous mode against without it: environments that wait 200 ms a step, wall clock.
 
 Both sides train the same random model from the same weights, with the same tasks, steps and episodes, in one run: one
-side after the other, `ROUNDS` times, and of each the mean. The model is small, so that sampling is mostly waiting, and a
-batch is gone through five times, so that training takes about as long: on two free cores. The wall clock is that of the whole run, loading and closing included.
+side after the other, `ROUNDS` times, and of each the mean. The model is small, so that sampling is mostly waiting, and
+a batch is gone through five times, so that training takes about as long: on two free cores. The wall clock is that of
+the whole run, loading and closing included.
 Run `python -m benchmarks.algorithms_async [--steps 10] [--threads 1]`; the last line is one JSON object.
 """
 
