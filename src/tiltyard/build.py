@@ -185,24 +185,30 @@ def run_parts(
         before_step=partial(hold_together, interrupts, processes),
         processes=processes,
     )
-    groups = share_of(training.batch_size, "training.batch_size", processes)
     collector = RolloutCollector(
         turns_factory(manifest, given),
-        groups,
+        share_of(training.batch_size, "training.batch_size", processes),
         algorithm.group_size,
         policy=WatchedPolicy(policy, recorder),
         renderer=model.renderer,
-        limits=limits(manifest, facts),
-        assigner=assigner(manifest, facts, rank=processes.rank, world_size=processes.count),
-        seed=training.seed,
         on_finished=recorder,
-        linger_s=manifest.rollout.linger_s,
-        prompt_s=PROMPT_S,
-        rank=processes.rank,
-        world_size=processes.count,
-        placement=placement(manifest),
+        **_played_with(manifest, facts, processes),
     )
     return RunParts(collector, policy, model.trainable, learner, recorder, processes, beside)
+
+
+def _played_with(manifest: Manifest, facts: EnvFacts, processes: Processes) -> dict[str, Any]:
+    """What the collector of one of the processes takes of the manifest."""
+    return {
+        "limits": limits(manifest, facts),
+        "assigner": assigner(manifest, facts, rank=processes.rank, world_size=processes.count),
+        "seed": manifest.training.seed,
+        "linger_s": manifest.rollout.linger_s,
+        "prompt_s": PROMPT_S,
+        "rank": processes.rank,
+        "world_size": processes.count,
+        "placement": placement(manifest),
+    }
 
 
 def _beside(manifest: Manifest, model: LocalModel, processes: Processes) -> "BesideModel | None":

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Objective = Literal["sft", "preference"]
+Made = Callable[[Mapping[str, Any], str], Example | Pair | Dropped]
+"""Makes an example of a row, which has a name for messages, or says why there is none."""
+
 RowSource = str | os.PathLike[str] | Rows | Sequence[Mapping[str, Any]]
 
 
@@ -96,13 +99,7 @@ class DatasetEnv:
         self.objective: Objective = objective
         self.name = loaded.name
         self.encoder = RowEncoder(tokenizer, settings)
-        plain = self.encoder.plain
-
-        def made(row: Mapping[str, Any], row_id: str) -> Example | Pair | Dropped:
-            if objective == "sft":
-                return self.encoder.example(read_sft(row, response_column, prompt_of, plain=plain), row_id)
-            return self.encoder.pair(read_preference(row, prompt_of, plain=plain), row_id)
-
+        made = self._made_by(response_column, prompt_of)
         parts: dict[str, Rows | Sequence[Mapping[str, Any]]] = {"train": loaded, "held_out": ()}
         if train_test_split != 1:
             split = split_rows(loaded, train_test_split, seed=seed)
@@ -116,6 +113,12 @@ class DatasetEnv:
                 "look at the rows, or change max_length or too_long"
             )
         self.fingerprint = _fingerprint((*self.train, *self.held_out))
+
+    def _made_by(self, response_column: str, prompt_of: PromptOf | None) -> Made:
+        encoder, plain = self.encoder, self.encoder.plain
+        if self.objective == "sft":
+            return lambda row, row_id: encoder.example(read_sft(row, response_column, prompt_of, plain=plain), row_id)
+        return lambda row, row_id: encoder.pair(read_preference(row, prompt_of, plain=plain), row_id)
 
     def longest(self) -> int:
         """The most tokens of one sequence."""
@@ -144,7 +147,7 @@ def sequences(each: Example | Pair) -> tuple[Example, ...]:
 def _encoded(
     part: str,
     rows: Rows | Sequence[Mapping[str, Any]],
-    made: Callable[[Mapping[str, Any], str], Example | Pair | Dropped],
+    made: Made,
 ) -> tuple[list[Any], RowCounts]:
     used: list[Example | Pair] = []
     dropped: Counter[str] = Counter()
