@@ -264,7 +264,7 @@ def test_a_system_prompt_in_env_config(manifest):
 
 
 def test_an_already_running_server(manifest):
-    """ "An already-running server": `resolve_env` stands it up, the manifest points at it; another game, no download."""
+    """ "An already-running server": `resolve_env` starts it, the manifest points at it; a game without a download."""
     pytest.importorskip("gem")
     url, server = resolve_env(
         "gem:make",
@@ -367,7 +367,7 @@ def test_lower_level_pieces(guess_env, tmp_path):
     client = RemoteEnvClient(url)
     payload, _ = client.reset()
     assert "Guess a number between 1 and 10." in str(payload)
-    payload, reward, terminated, truncated, info = client.step("5")
+    payload, reward, terminated, truncated, _info = client.step("5")
     assert ("Too low." in str(payload), reward, terminated, truncated) == (True, 0.0, False, False)
     client.close()
     server.stop()
