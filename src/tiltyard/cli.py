@@ -1,4 +1,4 @@
-"""The command line: `tiltyard train | eval | rollout | export | check | serve | demo`."""
+"""The command line: `tiltyard init | check | train | eval | rollout | export | schema | serve | demo`."""
 
 import argparse
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 """Exit codes: a check found an error or a run came to nothing, the input cannot be used, Ctrl-C."""
 
-MANIFEST_ENDINGS = (".yaml", ".yml")
+MANIFEST_ENDINGS = (".yaml", ".yml", ".toml")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,12 +45,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tiltyard {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
+    init = commands.add_parser("init", help="write an environment that works, a manifest and a test into a new folder")
+    init.add_argument("folder", metavar="NAME", help="the folder to make")
+    init.add_argument("--tools", action="store_true", help="an environment of tool calls; otherwise one of text")
+    init.set_defaults(run=_init)
+
     train = commands.add_parser("train", help="train what a manifest names")
     train.add_argument("manifest", nargs="?", help="the manifest; with --resume it may be left out")
     place = train.add_mutually_exclusive_group()
     place.add_argument("--out", help="the run folder to make (default: runs/MANIFEST-TIME)")
     place.add_argument("--resume", metavar="RUN", help="the run folder of a run to go on with")
     _add_set(train)
+    _add_no_install(train)
     train.set_defaults(run=_train)
 
     evaluate = commands.add_parser("eval", help="play the held-out tasks of a manifest: pass@k, avg@k, intervals")
@@ -70,10 +76,15 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--merge", action="store_true", help="put a trained adapter into the model's weights")
     export.set_defaults(run=_export)
 
-    check = commands.add_parser("check", help="check an environment, or a manifest and its environment")
-    check.add_argument("what", help="a manifest, or an entrypoint: module:attr or path.py:attr")
+    check = commands.add_parser("check", help="try out an environment, or a manifest and its environment")
+    check.add_argument("what", help="a manifest, a folder of `init`, or an entrypoint: module:attr or path.py:attr")
     _add_set(check)
+    _add_no_install(check)
     check.set_defaults(run=_check)
+
+    schema = commands.add_parser("schema", help="print the JSON Schema of a manifest, for editors")
+    schema.add_argument("--out", metavar="FILE", help="the file to write, in place of standard output")
+    schema.set_defaults(run=_schema)
 
     serve = commands.add_parser("serve", help="put an environment behind a URL, over the OpenEnv protocol")
     serve.add_argument("spec", help="an entrypoint: module:attr or path.py:attr")
@@ -102,6 +113,12 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_no_install(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-install", action="store_true", help="refuse where environment.env_packages would be installed"
+    )
+
+
 def _add_play(parser: argparse.ArgumentParser, samples: str, command: str) -> None:
     """Add what `eval` and `rollout` share; None means that it was not given."""
     parser.add_argument("manifest", nargs="?", help="the manifest; with --resume it may be left out")
@@ -117,6 +134,7 @@ def _add_play(parser: argparse.ArgumentParser, samples: str, command: str) -> No
     place.add_argument("--resume", metavar="DIR", help="play what is missing or failed in this folder")
     parser.set_defaults(command=command)
     _add_set(parser)
+    _add_no_install(parser)
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -127,10 +145,12 @@ def _train(arguments: argparse.Namespace) -> int:
         from tiltyard.manifest.resuming import resumed_manifest
 
         manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
+        _ready(manifest, arguments)
         return _run(manifest, lambda: RunFolder.resume(arguments.resume, manifest_to_yaml(manifest)))
     if arguments.manifest is None:
         raise ConfigurationError("give a manifest, or --resume RUN to go on with a run")
     manifest = load_manifest(arguments.manifest, arguments.set)
+    _ready(manifest, arguments)
     return _start(manifest, arguments.out or _run_name(Path(arguments.manifest).stem))
 
 
@@ -157,12 +177,14 @@ def _play(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in asked.items() if value is not None}
     if arguments.resume:
         manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
+        _ready(manifest, arguments)
         request = resumed_request(arguments.resume, given)
         folder = RunFolder.resume(arguments.resume, manifest_to_yaml(manifest))
     else:
         if arguments.manifest is None:
             raise ConfigurationError("give a manifest, or --resume DIR to go on in a folder")
         manifest = load_manifest(arguments.manifest, arguments.set)
+        _ready(manifest, arguments)
         request = new_request({"split": "train", **given})
         name = _run_name(f"{Path(arguments.manifest).stem}-{arguments.command}")
         folder = RunFolder.create(arguments.out or name, manifest_to_yaml(manifest))
@@ -186,32 +208,64 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from tiltyard.build import env_factory, preflight_manifest, probe
-    from tiltyard.envs.check import check_env
-    from tiltyard.manifest import EnvironmentSection, load_manifest
+    from tiltyard.checking import check_entrypoint, check_manifest
+    from tiltyard.manifest import load_manifest
+    from tiltyard.scaffold import manifest_in
 
-    manifest: Manifest | None = None
-    if arguments.what.endswith(MANIFEST_ENDINGS):
-        manifest = load_manifest(arguments.what, arguments.set)
-        section = manifest.environment
-        if section.env_type == "dataset":
-            from tiltyard.build_dataset import check_dataset_manifest
+    path = Path(arguments.what)
+    if path.is_dir():
+        path = manifest_in(path)
+    if path.suffix not in MANIFEST_ENDINGS:
+        if arguments.set:
+            raise ConfigurationError(f"--set changes a manifest, and {arguments.what!r} is an entrypoint")
+        found = check_entrypoint(arguments.what)
+        print(found)
+        return 0 if found.ok else FAILED
+    manifest = load_manifest(path, arguments.set)
+    if manifest.environment.env_type == "dataset":
+        from tiltyard.build_dataset import check_dataset_manifest
 
-            print(f"{arguments.what}: the manifest is sound")
-            print(check_dataset_manifest(manifest))
-            return 0
-    elif arguments.set:
-        raise ConfigurationError(f"--set changes a manifest, and {arguments.what!r} is an entrypoint")
-    else:
-        section = EnvironmentSection(env_type="rollout", entrypoint=arguments.what)
-    factory = env_factory(section)
-    if manifest is not None:
-        facts = probe(section, factory)
-        print(f"{arguments.what}: the manifest is sound; {facts.max_turns} turns, {facts.rows or 'no'} rows")
-        print(preflight_manifest(manifest, facts))
-    report = check_env(factory)
-    print(report)
-    return 0 if report.ok else FAILED
+        print(f"{path}: the manifest is sound")
+        print(check_dataset_manifest(manifest))
+        return 0
+    _ready(manifest, arguments)
+    found = check_manifest(manifest)
+    print(f"{path}: the manifest is sound; {found.facts.max_turns} turns, {found.facts.rows or 'no'} rows")
+    print(found)
+    print(f"{path}: {'ready to train' if found.ok else 'not ready'}")
+    return 0 if found.ok else FAILED
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from tiltyard.scaffold import write_scaffold
+
+    print(write_scaffold(arguments.folder, tools=arguments.tools))
+    return 0
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    from tiltyard.manifest.json_schema import schema_text
+
+    text = schema_text()
+    if arguments.out is None:
+        print(text, end="")
+        return 0
+    try:
+        Path(arguments.out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{arguments.out} cannot be written: {error.strerror}") from error
+    print(f"{arguments.out}: name it in a manifest's first line: # yaml-language-server: $schema={arguments.out}")
+    return 0
+
+
+def _ready(manifest: "Manifest", arguments: argparse.Namespace) -> None:
+    """Install what the environment's entrypoint needs, if the manifest names it and it is not there."""
+    if not manifest.environment.env_packages:
+        return
+    from tiltyard.manifest.packages import ready_packages
+
+    say = partial(print, file=sys.stderr, flush=True)
+    ready_packages(manifest.environment, say, install=not arguments.no_install)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

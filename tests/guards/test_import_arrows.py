@@ -24,7 +24,8 @@ LAYERS = (
     ("train",),
     ("report",),
     ("manifest",),
-    ("planning", "build", "build_dataset", "play", "training", "training_rows", "export"),
+    ("planning", "build", "build_dataset", "play", "training", "training_rows", "export", "rehearsal", "checking"),
+    ("scaffold",),
     ("testing", "demo"),
     ("cli", "__main__"),
 )
