@@ -181,8 +181,8 @@ def _members_agree(played: Rehearsal, manifest: Manifest, needs: Needs) -> Itera
 def _none_fails(played: Rehearsal, manifest: Manifest, needs: Needs) -> Iterator[Finding]:
     del manifest, needs
     failed = [episode.trajectory for episode in played.episodes if episode.trajectory.failed]
-    for error, count in Counter(one.error for one in failed).items():
-        message = f"{count} of {len(played.episodes)} episodes failed: {error}"
+    if failed:
+        message = f"{len(failed)} of {len(played.episodes)} episodes failed, the first with {failed[0].error}"
         cure = "an episode that fails has no reward and teaches nothing: let step answer whatever the model writes"
         yield Finding("no episode fails", "error", message, cure)
 

@@ -1,4 +1,4 @@
-"""The command line: `tiltyard init | check | train | eval | rollout | export | schema | serve | demo`."""
+"""The command line: `tiltyard init`, `check`, `train`, `eval`, `report` and the others."""
 
 import argparse
 import sys
@@ -45,11 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tiltyard {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    init = commands.add_parser("init", help="write an environment that works, a manifest and a test into a new folder")
-    init.add_argument("folder", metavar="NAME", help="the folder to make")
-    init.add_argument("--tools", action="store_true", help="an environment of tool calls; otherwise one of text")
-    init.set_defaults(run=_init)
-
+    _add_before_a_run(commands)
     train = commands.add_parser("train", help="train what a manifest names")
     train.add_argument("manifest", nargs="?", help="the manifest; with --resume it may be left out")
     place = train.add_mutually_exclusive_group()
@@ -69,22 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     rollout.add_argument("--split", choices=("train", "held-out"), help="whose tasks to play (default: train)")
     rollout.set_defaults(run=_play, checkpoint=None)
 
-    export = commands.add_parser("export", help="write what a run learned as a folder that other programs load")
-    export.add_argument("folder", metavar="RUN", help="the run folder")
-    export.add_argument("out", metavar="OUT", help="the folder to make")
-    export.add_argument("--checkpoint", default="last", metavar="WHICH", help="last, best or a step (default: last)")
-    export.add_argument("--merge", action="store_true", help="put a trained adapter into the model's weights")
-    export.set_defaults(run=_export)
-
-    check = commands.add_parser("check", help="try out an environment, or a manifest and its environment")
-    check.add_argument("what", help="a manifest, a folder of `init`, or an entrypoint: module:attr or path.py:attr")
-    _add_set(check)
-    _add_no_install(check)
-    check.set_defaults(run=_check)
-
-    schema = commands.add_parser("schema", help="print the JSON Schema of a manifest, for editors")
-    schema.add_argument("--out", metavar="FILE", help="the file to write, in place of standard output")
-    schema.set_defaults(run=_schema)
+    _add_of_runs(commands)
 
     serve = commands.add_parser("serve", help="put an environment behind a URL, over the OpenEnv protocol")
     serve.add_argument("spec", help="an entrypoint: module:attr or path.py:attr")
@@ -105,6 +86,44 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--steps", type=int, help="another number of steps")
     demo.set_defaults(run=_demo)
     return parser
+
+
+def _add_of_runs(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands that take a run folder."""
+    export = commands.add_parser("export", help="write what a run learned as a folder that other programs load")
+    export.add_argument("folder", metavar="RUN", help="the run folder")
+    export.add_argument("out", metavar="OUT", help="the folder to make")
+    export.add_argument("--checkpoint", default="last", metavar="WHICH", help="last, best or a step (default: last)")
+    export.add_argument("--merge", action="store_true", help="put a trained adapter into the model's weights")
+    export.set_defaults(run=_export)
+
+    report = commands.add_parser("report", help="write the page of a run, or of two side by side: one HTML file")
+    report.add_argument("folder", metavar="RUN", help="the folder of a run, an evaluation or a rollout")
+    report.add_argument("other", metavar="OTHER", nargs="?", help="a second one to compare it with")
+    report.add_argument("--out", metavar="FILE", help="the file to write (default: report.html in the folder of RUN)")
+    report.set_defaults(run=_report)
+
+    watch = commands.add_parser("watch", help="show a run as it goes: progress, curves, last steps and episodes")
+    watch.add_argument("folder", metavar="RUN", help="the folder of a run, an evaluation or a rollout")
+    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two looks (default: 1)")
+    watch.set_defaults(run=_watch)
+
+
+def _add_before_a_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    init = commands.add_parser("init", help="write an environment that works, a manifest and a test into a new folder")
+    init.add_argument("folder", metavar="NAME", help="the folder to make")
+    init.add_argument("--tools", action="store_true", help="an environment of tool calls; otherwise one of text")
+    init.set_defaults(run=_init)
+
+    check = commands.add_parser("check", help="try out an environment, or a manifest and its environment")
+    check.add_argument("what", help="a manifest, a folder of `init`, or an entrypoint: module:attr or path.py:attr")
+    _add_set(check)
+    _add_no_install(check)
+    check.set_defaults(run=_check)
+
+    schema = commands.add_parser("schema", help="print the JSON Schema of a manifest, for editors")
+    schema.add_argument("--out", metavar="FILE", help="the file to write, in place of standard output")
+    schema.set_defaults(run=_schema)
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
@@ -204,6 +223,22 @@ def _export(arguments: argparse.Namespace) -> int:
 
     _quiet()
     print(export_run(arguments.folder, arguments.out, checkpoint=arguments.checkpoint, merge=arguments.merge))
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from tiltyard.report.page import write_report
+
+    print(write_report(arguments.folder, arguments.other, arguments.out))
+    return 0
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from tiltyard.report.watch import watch
+
+    if arguments.every <= 0:
+        raise ConfigurationError(f"--every must be above 0 seconds, got {arguments.every}")
+    watch(arguments.folder, sys.stdout, every_s=arguments.every)
     return 0
 
 

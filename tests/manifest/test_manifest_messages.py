@@ -91,8 +91,10 @@ GOLDEN = {
         ),
     ),
     "packages of a server": (
-        "environment: {env_type: rollout, env_url: 'http://host', max_turns: 1, env_packages: {pip: [x]}}\n"
-        "model: {name: m}\n",
+        (
+            "environment: {env_type: rollout, env_url: 'http://host', max_turns: 1, env_packages: {pip: [x]}}\n"
+            "model: {name: m}\n"
+        ),
         "m.yaml: environment.env_packages: only with entrypoint, not with env_url",
     ),
     "rows, and nothing that scores the answers": (

@@ -91,7 +91,8 @@ def read_yaml(text: str) -> ManifestText:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        return ManifestText(None, (Problem("", f"{where}not valid YAML: {error.problem or error.context}"),))
+        cure = "; indent with spaces, not tabs" if "'\\t'" in (error.problem or "") else ""
+        return ManifestText(None, (Problem("", f"{where}not valid YAML: {error.problem or error.context}{cure}"),))
     except yaml.YAMLError as error:
         return ManifestText(None, (Problem("", f"not valid YAML: {error}"),))
     finally:
