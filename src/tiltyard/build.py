@@ -14,6 +14,7 @@ from tiltyard.manifest.probing import EnvFacts, env_factory, probe
 from tiltyard.planning import assigner, limits, optimiser_settings, run_plan, sampling
 from tiltyard.policies.base import Sampling
 from tiltyard.report.loggers import LoggerObserver, make_loggers
+from tiltyard.report.page import leave_report
 from tiltyard.rollout.entrypoint import load_processor, text_turns
 from tiltyard.rollout.preflight import PreflightReport, preflight
 from tiltyard.train.observer import Observers, RunObserver
@@ -236,7 +237,10 @@ def train_manifest(
             raise
         from tiltyard.train.rollout import run_rollouts
 
-        return run_rollouts(parts, plan, folder, observer)
+        summary = run_rollouts(parts, plan, folder, observer)
+    if folder.writes:
+        leave_report(folder.path)
+    return summary
 
 
 def with_loggers(manifest: Manifest, observer: RunObserver) -> RunObserver:

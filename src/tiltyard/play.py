@@ -20,6 +20,7 @@ from tiltyard.manifest import Manifest
 from tiltyard.manifest.algorithms import PolicyGradientSection
 from tiltyard.planning import EVAL_TASKS, held_out_tasks, limits, sampling
 from tiltyard.policies.base import Sampling
+from tiltyard.report.page import leave_report
 from tiltyard.rollout.slots import EnvSlots
 from tiltyard.rollout.tasks import TaskAssigner
 from tiltyard.train.episodes import EpisodeObserver, EpisodePlan, play_episodes
@@ -116,7 +117,9 @@ def play_manifest(manifest: Manifest, folder: RunFolder, request: Request, obser
             max_reward=manifest.environment.max_reward,
         )
         size = min(_concurrency(manifest, request), plan.size)
-        return play_episodes(player, EnvSlots(turns_factory(manifest), size), plan, folder, observer)
+        summary = play_episodes(player, EnvSlots(turns_factory(manifest), size), plan, folder, observer)
+    leave_report(folder.path)
+    return summary
 
 
 def resumed_request(run: str | Path, given: Mapping[str, Any]) -> Request:
