@@ -89,3 +89,11 @@ def test_every_page_has_its_place_in_the_navigation():
     navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
     assert [page for page in pages if f": {page}\n" not in navigation] == []
+
+
+def test_every_example_is_listed():
+    """`examples/README.md` says what each one shows."""
+    folder = DOCS.parent / "examples"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    names = [path.name + "/" * path.is_dir() for path in folder.iterdir() if path.name[0] not in "._"]
+    assert [name for name in sorted(names) if f"`{name}`" not in text and name != "README.md"] == []
