@@ -2,9 +2,11 @@
 
 A fence says what a block is. ```python runs, block after block of a page in one namespace; ```yaml is a manifest;
 ```console holds commands. A block with a title (```python title="guess.py") is also a file of that name. A block
-```text title="output" is what the Python block before it prints.
+```text title="output" is what the Python block before it prints. A Python block that begins with `# needs NAME` runs
+where that package can be imported, and is only compiled elsewhere.
 """
 
+import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,17 @@ class Block:
 def blocks(page: Path) -> list[Block]:
     """The blocks of a page, in their order."""
     return [Block(*found) for found in FENCE.findall(page.read_text(encoding="utf-8"))]
+
+
+def needed(block: Block) -> str:
+    """The package that a Python block needs beside ours; "" where it needs none."""
+    found = re.match(r"# needs (\w+)\n", block.text)
+    return found[1] if found else ""
+
+
+def is_here(package: str) -> bool:
+    """Whether a package can be imported; "" can."""
+    return not package or importlib.util.find_spec(package) is not None
 
 
 def spans(text: str) -> list[str]:

@@ -9,7 +9,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from doc_blocks import DOCS, OUTPUT, PAGES, ROOT, Block, blocks, page_name
+from doc_blocks import DOCS, OUTPUT, PAGES, ROOT, Block, blocks, is_here, needed, page_name
 from generated_pages import GENERATED, whole
 
 from tiltyard.manifest import load_manifest
@@ -45,9 +45,12 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
             (tmp_path / block.title).write_text(block.text, encoding="utf-8")
     for block, behind in pairwise([*found, Block("", "", "")]):
         if block.language == "python":
+            code = compile(block.text, f"{page_name(page)}: {block.title or 'example'}", "exec")
+            if not is_here(needed(block)):
+                continue
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                exec(compile(block.text, f"{page_name(page)}: {block.title or 'example'}", "exec"), namespace)
+                exec(code, namespace)
             if behind.title == OUTPUT:
                 assert printed.getvalue() == behind.text
         elif block.language in {"yaml", "toml"}:
@@ -78,6 +81,13 @@ def test_an_output_follows_the_block_that_prints_it(page):
 def test_every_block_says_what_it_is(page):
     """A block without a language would be neither run nor known not to be."""
     assert {block.language for block in blocks(page)} <= KNOWN_FENCES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_no_python_hides_in_another_block(page):
+    """What a reader could paste is run: a block that imports something of ours is fenced as python."""
+    others = [block.text for block in blocks(page) if block.language != "python"]
+    assert [text for text in others if re.search(r"^(from|import) tiltyard", text, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
