@@ -17,7 +17,7 @@ FOLDER = ROOT / "docs" / "api"
 
 @dataclass(frozen=True)
 class Page:
-    """One page; a name belongs to the first page one of whose modules it lives in."""
+    """One page, and the packages and modules whose public names stand on it; "" is all others."""
 
     name: str
     title: str
@@ -33,15 +33,19 @@ PAGES = (
         "environments",
         "Environments",
         "What an environment is, how it becomes turns, and how it is checked.",
-        ("envs.base", "envs.tool", "envs.text_turns", "envs.tool_turns", "envs.turns", "envs.check", "envs.findings"),
+        ("envs",),
     ),
-    Page("rows", "Rows and rewards", "Data rows, what asks them, and what scores the answers.", ("rows", "rewards")),
-    Page("rows", "Rows and rewards", "", ("envs.qa", "rollout.judge", "rollout.scoring")),
+    Page(
+        "rows",
+        "Rows and rewards",
+        "Data rows, what asks them, and what scores the answers.",
+        ("rows", "rewards", "envs.qa", "rollout.judge", "rollout.scoring"),
+    ),
     Page(
         "servers",
         "Servers and sessions",
         "Environments behind a URL, in other processes and in sandboxes.",
-        ("serving", "sandbox", "envs.openenv", "envs.pool", "envs.agentenv", "envs.observation", "rollout.in_process"),
+        ("serving", "sandbox", "envs.openenv", "envs.pool", "envs.agent", "envs.observation", "rollout.in_process"),
     ),
     Page("models", "Models and policies", "What answers a prompt, and what loads it.", ("policies", "models", "build")),
     Page("tokens", "Tokens", "Conversations as ids that are appended and never encoded again.", ("tokens",)),
@@ -57,9 +61,10 @@ PAGES = (
 
 
 def page_of(home: str) -> Page:
-    """The page of names that live in a module such as `tiltyard.envs.base`."""
-    inside = home.removeprefix("tiltyard").removeprefix(".")
-    return next(p for p in PAGES if any(inside == h or inside.startswith(f"{h}.") or not h for h in p.homes))
+    """The page of names that live in a module such as `tiltyard.envs.base`: that which names most of it."""
+    inside = f"{home.removeprefix('tiltyard').removeprefix('.')}."
+    fits = [(len(part), page) for page in PAGES for part in page.homes if inside.startswith(f"{part}." if part else "")]
+    return max(fits, key=lambda fit: fit[0])[1]
 
 
 def summary(name: str) -> str:
@@ -97,11 +102,7 @@ def names_of(page: str) -> list[str]:
 
 def pages() -> dict[str, str]:
     """The text of every page, by its file's name."""
-    heads: dict[str, Page] = {}
-    for page in PAGES:
-        heads.setdefault(page.name, page)
-    written = {f"{name}.md": _page(page) for name, page in heads.items()}
-    return {"index.md": _index(list(heads.values())), **written}
+    return {"index.md": _index(), **{f"{page.name}.md": _page(page) for page in PAGES}}
 
 
 def _page(page: Page) -> str:
@@ -111,7 +112,7 @@ def _page(page: Page) -> str:
     return "\n".join(lines)
 
 
-def _index(heads: list[Page]) -> str:
+def _index() -> str:
     lines = [
         "# API reference",
         "",
@@ -119,7 +120,7 @@ def _index(heads: list[Page]) -> str:
         "The pages are written from the docstrings. What is not listed here may change without notice.",
         "",
     ]
-    for page in heads:
+    for page in PAGES:
         lines += [f"## [{page.title}]({page.name}.md)", "", page.says, "", "| Name | What it is |", "|---|---|"]
         lines += [f"| [`{name}`]({page.name}.md#tiltyard.{name}) | {summary(name)} |" for name in names_of(page.name)]
         lines.append("")

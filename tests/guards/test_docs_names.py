@@ -97,3 +97,10 @@ def test_every_example_is_listed():
     text = (folder / "README.md").read_text(encoding="utf-8")
     names = [path.name + "/" * path.is_dir() for path in folder.iterdir() if path.name[0] not in "._"]
     assert [name for name in sorted(names) if f"`{name}`" not in text and name != "README.md"] == []
+
+
+def test_the_readme_says_what_every_package_is():
+    """The list of files is whole."""
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    packages = [path.parent.name for path in (DOCS.parent / "src" / "tiltyard").glob("*/__init__.py")]
+    assert [name for name in packages if not re.search(rf"`(src/tiltyard/)?{name}`", text)] == []
