@@ -1,6 +1,7 @@
 """The first page that a newcomer follows: its commands run and print what it shows; the manual builds."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 
@@ -31,6 +32,7 @@ def test_the_manual_builds_without_a_warning(tmp_path):
     if importlib.util.find_spec("mkdocstrings") is None:
         pytest.skip("mkdocstrings is not installed")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "site" / "api" / "index.html").exists()
