@@ -77,7 +77,8 @@ class Browser:
         """What stands out of the window on its right."""
         return self.run(
             "return [...document.querySelectorAll('main *, header *')].filter((e) => !e.closest('.scrolls, .tabulator')"
-            " && !e.matches('.hidden') && e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 80))"
+            " && !e.matches('.hidden') && e.getBoundingClientRect().right > innerWidth + 1)"
+            ".map((e) => e.outerHTML.slice(0, 80))"
             ".concat(document.documentElement.scrollWidth > innerWidth ? ['the page scrolls'] : [])"
         )
 

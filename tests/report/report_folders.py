@@ -1,8 +1,10 @@
 """Run folders as runs leave them, with episodes that are written down here and were never played."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.trajectory import Trajectory
@@ -98,6 +100,9 @@ def write_run(path: Path, episodes, *, steps: int = 5, model: str = "nowhere/at-
     return path
 
 
-def lines(path: Path) -> list[dict]:
-    """The records of a run's episodes."""
-    return [json.loads(line) for line in (path / "trajectories.jsonl").read_text().splitlines()]
+def tokenizer_in(folder: Path) -> str:
+    """Write a tokenizer whose tokens are characters; returns the folder as a model's name."""
+    folder.mkdir()
+    characters = WordLevel({chr(code): code for code in range(256)}, unk_token="?")
+    Tokenizer(characters).save(str(folder / "tokenizer.json"))
+    return str(folder)

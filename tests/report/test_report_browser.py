@@ -1,9 +1,10 @@
 """The report in a real browser: what a reader does with it, on a desk and on a phone."""
 
 import json
+from pathlib import Path
 
 import pytest
-from report_folders import failed, said, with_tool, write_run
+from report_folders import failed, said, tokenizer_in, with_tool, write_run
 from selenium.webdriver.common.keys import Keys
 
 from tiltyard.report.page import write_report
@@ -12,10 +13,11 @@ EPISODES = [said(f"e{number:03d}", text=f"word{number}", reward=number / 10 - 2)
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory, model_folder):
+def report(tmp_path_factory):
     """Sixty played episodes, one with a tool, one that failed; the model's tokenizer is on this machine."""
     episodes = [*EPISODES, with_tool("tool"), failed("broken")]
-    return write_report(write_run(tmp_path_factory.mktemp("report") / "one", episodes, model=str(model_folder)))
+    folder = tmp_path_factory.mktemp("report")
+    return write_report(write_run(folder / "one", episodes, model=tokenizer_in(folder / "model")))
 
 
 @pytest.fixture
@@ -173,7 +175,7 @@ def test_the_neighbours_of_an_episode_are_those_of_the_table(page):
 def test_words_can_be_read_on_their_ground_in_both_schemes(browser, report, dark, at):
     """Every text has a contrast of 4.5 to its ground."""
     page = browser.open(report, dark=dark, at=at)
-    weak = page.run(CONTRAST)
+    weak = page.run(Path(__file__).with_name("contrast.js").read_text())
     assert weak == []
     ground = page.run("return getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(18, 20, 23)" if dark else "rgb(246, 247, 248)")
@@ -188,30 +190,8 @@ def test_a_phone_needs_no_sideways_scrolling(browser, report, at):
 
 def test_every_control_has_a_name(page):
     """Inputs have labels, headers of tables a scope, the charts a text."""
-    assert (
-        page.run(
-            "return [...document.querySelectorAll('input, select')].filter((e) => !e.labels.length && !e.ariaLabel && !e.title).length"
-        )
-        == 0
-    )
+    unnamed = "(e) => !e.labels.length && !e.ariaLabel && !e.title"
+    assert page.run(f"return [...document.querySelectorAll('input, select')].filter({unnamed}).length") == 0
     assert page.run("return [...document.querySelectorAll('main th')].filter((e) => !e.scope).length") == 0
     assert page.run("return document.querySelectorAll('[role=img]:not([aria-label])').length") == 0
     assert page.run("return document.documentElement.lang") == "en"
-
-
-CONTRAST = """
-const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
-const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-const ground = (node) => { for (; node; node = node.parentElement) { const c = rgb(getComputedStyle(node).backgroundColor);
-  if (c.length === 3 || c[3] > 0.9) return c; } return [255, 255, 255]; };
-const weak = [];
-for (const node of document.querySelectorAll('body *')) {
-  if (![...node.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim())) continue;
-  const box = node.getBoundingClientRect(), style = getComputedStyle(node);
-  if (!box.width || !box.height || style.visibility === 'hidden' || node.closest('.off, :disabled, .hidden, script, style, canvas')) continue;
-  const [a, b] = [light(rgb(style.color)), light(ground(node))].sort((x, y) => y - x);
-  if ((a + 0.05) / (b + 0.05) < 4.5) weak.push(`${node.className} ${node.textContent.slice(0, 30)} ${((a + 0.05) / (b + 0.05)).toFixed(2)}`);
-}
-return weak;
-"""

@@ -48,7 +48,8 @@ def test_the_table_can_be_cut_to_one_run(browser, report):
     """The run is a filter like the others."""
     page = browser.open(report)
     page.run(
-        "const e = document.querySelector('[name=run]'); e.value = '0'; e.dispatchEvent(new Event('input', {bubbles: true}))"
+        "const e = document.querySelector('[name=run]'); e.value = '0';"
+        "e.dispatchEvent(new Event('input', {bubbles: true}))"
     )
     page.until("return document.getElementById('count').textContent === '2 episodes of 5'")
 

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from report_folders import failed, said, write_run
+from report_folders import failed, said, tokenizer_in, write_run
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.report.curves import MAX_POINTS, chosen_steps, curves
@@ -151,9 +151,9 @@ def test_a_step_that_was_played_again_counts_once(tmp_path):
     assert [step["reward"] for step in read_run(folder).steps] == [0.2, 9.0]
 
 
-def test_tokens_are_read_with_a_tokenizer_that_is_here_and_with_no_other(model_folder):
+def test_tokens_are_read_with_a_tokenizer_that_is_here_and_with_no_other(tmp_path):
     """Nothing is downloaded for a report; without the tokenizer its tokens are ids."""
-    assert token_texts(str(model_folder), [72, 105]) == {72: "H", 105: "i"}
+    assert token_texts(tokenizer_in(tmp_path / "model"), [72, 105]) == {72: "H", 105: "i"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert token_texts("nobody/has-this-model", [1]) == {}

@@ -12,6 +12,7 @@ tilt.start = async function () {
   await tilt.filling;
   addEventListener("hashchange", () => tilt.go(runs));
   await tilt.go(runs);
+  performance.mark("tiltyard-ready");
   document.documentElement.dataset.ready = "true";
 };
 

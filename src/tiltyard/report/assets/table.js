@@ -31,7 +31,6 @@ tilt.fillTable = async function (runs, bar, count, place) {
   table.on("rowClick", (event, row) => { if (!event.target.closest("a")) location.hash = tilt.address(row.getData()); });
   say();
   tilt.reachable(place);
-  document.documentElement.dataset.ready = "true";
 };
 
 /* Headers sort from the keyboard as they do from the mouse. */
