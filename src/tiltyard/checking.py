@@ -39,6 +39,7 @@ class Needs:
         steps: Steps of the run.
         max_turns: Turns of one episode.
         turn_tokens: Sampled tokens of one turn.
+        held_out: Tasks of one evaluation; 0 where none is made.
         remote: Whether the environment runs behind a URL.
     """
 
@@ -47,12 +48,18 @@ class Needs:
     steps: int
     max_turns: int
     turn_tokens: int
+    held_out: int
     remote: bool
 
     @property
+    def evaluated(self) -> int:
+        """Environments of an evaluation: it has its own, beside those that train, and as many at most."""
+        return min(self.held_out, self.groups * self.group_size)
+
+    @property
     def sessions(self) -> int:
-        """Environments at one time: one for each episode of a step, and one for the evaluation."""
-        return self.groups * self.group_size + 1
+        """Environments at one time: one for each episode of a step, and those of the evaluation."""
+        return self.groups * self.group_size + self.evaluated
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +119,11 @@ def check_manifest(manifest: Manifest) -> ManifestCheck:
     factory = env_factory(manifest.environment)
     facts = probe(manifest.environment, factory)
     report = preflight_manifest(manifest, facts)
-    env, needs = check_env(factory), _needs(manifest, facts)
-    findings = [*_of_rows(facts, needs)]
-    tasks = _tasks(manifest, facts, findings)
+    findings: list[Finding] = []
+    held_out = _held_out(manifest, facts, findings)
+    env, needs = check_env(factory), _needs(manifest, facts, len(held_out))
+    findings += _of_rows(facts, needs)
+    tasks = [*_first_tasks(manifest, facts), *held_out[:1]]
     rehearsal = None
     if env.ok:
         bounds = limits(manifest, facts)
@@ -128,7 +137,7 @@ def check_manifest(manifest: Manifest) -> ManifestCheck:
     return ManifestCheck(facts, report, env, rehearsal, needs, tuple(findings))
 
 
-def _needs(manifest: Manifest, facts: EnvFacts) -> Needs:
+def _needs(manifest: Manifest, facts: EnvFacts, held_out: int) -> Needs:
     algorithm, training = manifest.algorithm, manifest.training
     assert isinstance(algorithm, PolicyGradientSection), "the manifest was checked"
     return Needs(
@@ -137,27 +146,27 @@ def _needs(manifest: Manifest, facts: EnvFacts) -> Needs:
         training.steps,
         facts.max_turns,
         manifest.rollout.max_tokens_per_turn,
+        held_out,
         manifest.environment.env_url is not None,
     )
 
 
-def _tasks(manifest: Manifest, facts: EnvFacts, findings: list[Finding]) -> list[Task]:
-    """The first tasks of the run, no two alike, and the first that is held out."""
-    tasks = list(dict.fromkeys(_key(task) for task in assigner(manifest, facts).next()))
-    chosen = [Task(seed=seed, row_index=row) for seed, row in tasks[:TASKS]]
+def _first_tasks(manifest: Manifest, facts: EnvFacts) -> list[Task]:
+    """The first tasks of the run, no two alike."""
+    tasks = dict.fromkeys((task.seed, task.row_index) for task in assigner(manifest, facts).next())
+    return [Task(seed=seed, row_index=row) for seed, row in [*tasks][:TASKS]]
+
+
+def _held_out(manifest: Manifest, facts: EnvFacts, findings: list[Finding]) -> list[Task]:
+    """The tasks of one evaluation; none where none is made, or where there are too few, which is a finding."""
     planned = manifest.training.eval
     try:
-        held_out = held_out_tasks(manifest, facts)
+        tasks = held_out_tasks(manifest, facts)
     except ManifestError as error:
         cure = "ask for fewer, or hold out more rows"
         findings.append(Finding("there are as many held-out tasks as are asked for", "error", str(error), cure))
-        return chosen
-    evaluates = planned.before or planned.after or planned.every
-    return [*chosen, *held_out[:1]] if evaluates else chosen
-
-
-def _key(task: Task) -> tuple[int | None, int | None]:
-    return task.seed, task.row_index
+        return []
+    return tasks if planned.before or planned.after or planned.every else []
 
 
 def _of_rows(facts: EnvFacts, needs: Needs) -> Iterator[Finding]:
@@ -270,7 +279,7 @@ def _needed(played: Rehearsal, needs: Needs, episodes: Sequence[Rehearsed]) -> I
     held = ""
     if played.memory_bytes is not None:
         held = f"; {needs.sessions * played.memory_bytes / MIB:.2g} MiB"
-    yield f"needs    {step} + 1 for evaluation = {needs.sessions} {what}{held}"
+    yield f"needs    {step} + {needs.evaluated} for evaluation = {needs.sessions} {what}{held}"
     if played.sandbox_mib is not None:
         total = needs.sessions * played.sandbox_mib
         yield f"sandbox  {needs.sessions} sandboxes x {played.sandbox_mib} MiB = {total / 1024:.3g} GiB"

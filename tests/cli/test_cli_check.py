@@ -59,7 +59,7 @@ def test_a_sound_environment_is_ready(write_manifest, capsys):
         "about 3 an episode to read (4 bytes a token; no tokenizer was loaded), up to 3 x 32 to write" in said["tokens"]
     )
     assert "2 groups x 4 episodes = 8; the run has 3 steps, 24 episodes" in said["a"]
-    assert "8 + 1 for evaluation = 9 environments at one time" in said["needs"]
+    assert "8 + 4 for evaluation = 12 environments at one time" in said["needs"]
     assert said["memory"].endswith(" MiB of Python an environment")
 
 
@@ -102,7 +102,10 @@ def test_a_failing_episode_is_an_error_and_exit_code_1(write_manifest, capsys):
     source = source.replace("self.over = True", "self.over = True\n        self.seed > 1000 and int(action)")
     assert main(["check", str(write_manifest(source))]) == 1
     out = capsys.readouterr().out
-    assert "ERROR   no episode fails\n        3 of 6 episodes failed, the first with EnvError: Env.step raised ValueError" in out
+    assert (
+        "ERROR   no episode fails\n        3 of 6 episodes failed, the first with EnvError: Env.step raised ValueError"
+        in out
+    )
     assert out.splitlines()[-1].endswith(": not ready")
 
 
@@ -138,8 +141,8 @@ def test_few_rows_and_too_many_held_out_tasks_are_told(checked):
         training="{steps: 1, batch_size: 4, eval: {tasks: 5}}",
     )
     assert rules(found)[:2] == [
-        ("warning", "there are rows enough"),
         ("error", "there are as many held-out tasks as are asked for"),
+        ("warning", "there are rows enough"),
     ]
 
 
@@ -157,7 +160,7 @@ def test_a_slow_step_is_told_before_it_passes_its_deadline(checked):
 def test_the_memory_of_sandboxes_is_added_up(checked):
     """An environment says in `sandbox_memory_mib` what the sandbox of one episode has."""
     found = checked(("    def reset", "    sandbox_memory_mib = 512\n    def reset"))
-    assert "sandbox  9 sandboxes x 512 MiB = 4.5 GiB" in str(found)
+    assert "sandbox  12 sandboxes x 512 MiB = 6 GiB" in str(found)
 
 
 def test_tools_are_called_with_what_their_schemas_allow(tmp_path, capsys):
