@@ -38,6 +38,16 @@ def test_it_says_what_it_wrote_and_what_is_next(tmp_path, monkeypatch, capsys):
     )
 
 
+def test_the_manual_shows_what_is_printed(tmp_path, monkeypatch, capsys):
+    """`docs/commands.md` has these lines; times and sizes differ."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "my_env"]) == 0
+    assert main(["check", "my_env"]) == 0
+    shown = (ROOT / "docs" / "commands.md").read_text().splitlines()
+    missing = [line for line in capsys.readouterr().out.splitlines() if line not in shown]
+    assert [line.split()[0] for line in missing if not line.startswith(("time ", "memory ", "a step ", "needs "))] == []
+
+
 def test_nothing_is_written_over(made, capsys):
     """A folder with anything in it is refused, and stays as it is."""
     (made / "env.py").write_text("mine")

@@ -77,6 +77,14 @@ def test_what_is_no_toml_is_told_by_its_place(text, message):
     assert str(raised.value).startswith(message)
 
 
+def test_the_manual_shows_a_manifest_in_toml():
+    """It loads, and says what the YAML of that page says."""
+    page = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()
+    text = page.partition("## In TOML")[2].split("```")[1].removeprefix("text\n")
+    manifest = manifest_from_text(text, source="m.toml", base=Path("/"))
+    assert (manifest.training.eval.tasks, manifest.training.learning_rate) == (200, 1e-4)
+
+
 def test_numbers_keep_their_kind(folder):
     """1 is no 1.0."""
     manifest = load_manifest(folder / "run.toml")
