@@ -67,8 +67,8 @@ def test_more_figures_are_drawn_when_they_are_asked_for(page):
     """What is folded away is drawn once it is open, at its width."""
     before = len(page.texts(".chart"))
     page.find("#curves details summary").click()
-    page.until("return [...document.querySelectorAll('#curves details .plot')].every((e) => e.querySelector('canvas'))")
-    assert len(page.texts(".chart")) > before
+    page.until("return document.querySelectorAll('#curves details .plot canvas').length > 0")
+    assert page.run("return document.querySelectorAll('.plot canvas').length") == len(page.texts(".chart")) > before
 
 
 def test_evaluations_stand_with_their_intervals(page):
@@ -130,7 +130,7 @@ def test_an_episode_shows_its_messages_calls_and_the_reward_of_each_turn(page):
     """In their order, each under its role."""
     go(page, 60)
     assert page.texts(".message .role") == ["user", "assistant", "tool · look", "assistant"]
-    assert page.texts(".turn-reward") == ["turn 1: +0.25", "turn 2: -1"]
+    assert page.texts(".turn-reward") == ["turn 1: +0.25", "turn 2: -1.00"]
     assert page.texts(".call code") == ["look"]
     assert json.loads(page.texts(".call pre")[0]) == {"where": "box A"}
     assert page.texts(".why")[0] == "done the environment said that the task is over"

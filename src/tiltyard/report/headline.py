@@ -77,7 +77,7 @@ def _last_step(run: RunRecord) -> Iterator[Fact]:
         return
     last, planned = run.steps[-1], (run.config.get("training") or {}).get("steps")
     named = [(name, last.get(name)) for name in ("reward", "loss")]
-    shown = [f"{name} {value:.3f}" for name, value in named if isinstance(value, int | float)]
+    shown = [f"{name} {round(value, 3) + 0.0:.3f}" for name, value in named if isinstance(value, int | float)]
     yield Fact("Steps", f"{last['step']:,}" + (f" of {planned:,}" if planned else ""), f"the last: {', '.join(shown)}")
 
 
@@ -101,7 +101,7 @@ def _tokens(run: RunRecord) -> Iterator[Fact]:
     ledger = run.summary.get("ledger")
     if isinstance(ledger, Mapping) and ledger.get("sampled"):
         ok = bool(ledger.get("ok"))
-        note = "every one was trained on as it was sampled" if ok else str(ledger.get("verdict", ""))
+        note = "each kept as it was sampled" if ok else str(ledger.get("verdict", ""))
         yield Fact("Sampled tokens", f"{ledger['sampled']:,}", note, "" if ok else "bad")
     if run.summary.get("leaked"):
         yield Fact("Leaked", f"{run.summary['leaked']:,}", "environments that could not be closed", "bad")

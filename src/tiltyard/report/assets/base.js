@@ -24,6 +24,9 @@ tilt.number = function (value, digits = 3) {
   return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 };
 
+/* A signed figure of a column: always so many digits, so that they stand below each other. */
+tilt.fixed = (value, digits) => (typeof value === "number" && Number.isInteger(value) && Math.abs(value) < 1e6 ? value.toFixed(digits) : tilt.number(value, digits));
+
 tilt.plural = (count, word) => `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : "s"}`;
 
 tilt.words = (name) => String(name).replaceAll("_", " ");

@@ -38,7 +38,7 @@ tilt.later = function (title, make) {
 
 tilt.evaluationLegend = function (runs) {
   if (!runs.some((run) => run.scores.length)) return null;
-  return tilt.el("p", { class: "note" }, "A line is what the training steps say; a ring, with its 95 % interval, is an evaluation on held-out tasks.");
+  return tilt.el("p", { class: "note" }, "A line is what the training steps say; a ring, with its 95 % interval, is an evaluation on what was held out.");
 };
 
 tilt.chart = function (curve, runs) {
@@ -105,7 +105,7 @@ tilt.axis = (more) => ({
   grid: { stroke: () => tilt.color("--line"), width: 1 }, ticks: { show: false }, ...more,
 });
 
-tilt.tick = (value) => (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5) ? value.toExponential(1).replace(".0", "") : String(+value.toPrecision(6)));
+tilt.tick = (value) => (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5) ? value.toExponential(2).replace(/\.?0+e/, "e") : String(+value.toPrecision(6)));
 
 /* All charts have the same steps below them, those of the evaluations too. */
 tilt.stepRange = function (runs) {

@@ -40,7 +40,7 @@ tilt.episode = async function (runs, row, paired) {
 };
 
 tilt.episodeFacts = function (row, page) {
-  const facts = [["Reward", tilt.number(row.reward, 3)], ["Success", row.success === null ? "–" : row.success ? "✓ yes" : "✗ no"],
+  const facts = [["Reward", tilt.fixed(row.reward, 3)], ["Success", row.success === null ? "–" : row.success ? "✓ yes" : "✗ no"],
     ["Turns", tilt.number(row.turns)], ["Sampled tokens", tilt.number(row.tokens)], ["Seconds", tilt.number(row.seconds, 1)],
     ["Phase", tilt.words(row.phase)], ["Step", tilt.number(row.step)], ["Task", row.task], ["Group", row.group ?? "–"], ["Attempt", tilt.number(row.attempt)]];
   if (page && page.start_reward) facts.splice(1, 0, ["Reward of the reset", tilt.number(page.start_reward, 3)]);
@@ -63,7 +63,7 @@ tilt.messages = function (page) {
 
 tilt.turnReward = function (turn, reward) {
   const tone = reward === null ? "" : reward > 0 ? " good" : reward < 0 ? " bad" : "";
-  const value = reward === null ? "not scored" : `${reward > 0 ? "+" : ""}${tilt.number(reward, 2)}`;
+  const value = reward === null ? "not scored" : `${reward > 0 ? "+" : ""}${tilt.fixed(reward, 2)}`;
   return tilt.el("span", { class: `turn-reward${tone}` }, `turn ${turn + 1}: ${value}`);
 };
 

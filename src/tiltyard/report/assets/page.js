@@ -44,6 +44,10 @@ tilt.go = async function (runs) {
   tilt.overview.hidden = true;
   tilt.detail.hidden = false;
   scrollTo(0, 0);
+  for (const tokens of tilt.detail.querySelectorAll(".tokens")) {
+    const first = tokens.querySelector(".sampled");
+    if (first) tokens.scrollTop = first.offsetTop - tokens.clientHeight / 2;
+  }
   const heading = tilt.detail.querySelector("h2");
   if (heading) heading.focus({ preventScroll: true });
 };

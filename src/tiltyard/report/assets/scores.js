@@ -31,8 +31,8 @@ tilt.scoreRows = function (figure, runs) {
   if (!figure.share) { const room = (high - low || 1) * 0.05; low -= room; high += room; }
   const rows = figure.rows.map((row) => tilt.el("tr", {},
     tilt.el("th", { scope: "row" }, runs.length > 1 ? tilt.key(row.run) : null, tilt.phase(row), runs.length > 1 ? tilt.el("span", { class: "hidden" }, ` of ${runs[row.run].name}`) : null),
-    tilt.el("td", {}, tilt.number(row.mean)),
-    tilt.el("td", {}, row.low === null ? "–" : `${tilt.number(row.low)} to ${tilt.number(row.high)}`),
+    tilt.el("td", {}, tilt.fixed(row.mean, 3)),
+    tilt.el("td", {}, row.low === null ? "–" : `${tilt.fixed(row.low, 3)} to ${tilt.fixed(row.high, 3)}`),
     tilt.el("td", {}, tilt.number(row.n)),
     tilt.el("td", { class: "track-cell" }, tilt.track(row, low, high))));
   const scale = tilt.el("span", { class: "scale", "aria-hidden": "true" }, tilt.el("span", {}, tilt.number(low, 2)), tilt.el("span", {}, tilt.number(high, 2)));

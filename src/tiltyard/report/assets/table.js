@@ -54,6 +54,7 @@ tilt.columns = function (runs) {
   };
   const ending = (cell) => tilt.badge(cell.getValue(), runs[cell.getData().run].failed.includes(cell.getValue()));
   const figure = (digits) => (cell) => document.createTextNode(tilt.number(cell.getValue(), digits));
+  const reward = (cell) => document.createTextNode(tilt.fixed(cell.getValue(), 2));
   const text = (cell) => document.createTextNode(cell.getValue() ?? "");
   const success = (cell) => {
     const value = cell.getValue();
@@ -66,7 +67,7 @@ tilt.columns = function (runs) {
     { title: "Phase", field: "phase", formatter: (cell) => document.createTextNode(tilt.words(cell.getValue())), minWidth: 100, responsive: 3 },
     { title: "Step", field: "step", formatter: figure(0), ...number, minWidth: 76, widthGrow: 0.5, responsive: 2 },
     { title: "Task", field: "task", formatter: text, sorter: "alphanum", minWidth: 100, responsive: 6 },
-    { title: "Reward", field: "reward", formatter: figure(2), ...number, minWidth: 94, widthGrow: 0.6, responsive: 0 },
+    { title: "Reward", field: "reward", formatter: reward, ...number, minWidth: 94, widthGrow: 0.6, responsive: 0 },
     { title: "Success", field: "success", formatter: success, sorter: "boolean", minWidth: 100, widthGrow: 0.6, responsive: 2 },
     { title: "Turns", field: "turns", formatter: figure(0), ...number, minWidth: 84, widthGrow: 0.5, responsive: 4 },
     { title: "Tokens", field: "tokens", formatter: figure(0), ...number, minWidth: 92, widthGrow: 0.5, responsive: 5 },
