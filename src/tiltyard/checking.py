@@ -8,7 +8,6 @@ from typing import Any
 from tiltyard.build import preflight_manifest, turns_factory
 from tiltyard.envs.check import check_env
 from tiltyard.envs.findings import CheckReport, Finding
-from tiltyard.envs.turns import as_turns
 from tiltyard.errors import GroupMismatchError, ManifestError, RolloutError
 from tiltyard.manifest import EnvironmentSection, Manifest, ModelSection
 from tiltyard.manifest.algorithms import PolicyGradientSection
@@ -102,10 +101,10 @@ def check_entrypoint(entrypoint: str) -> ManifestCheck:
         ConfigurationError: A throwaway environment could not be reset, or its tools cannot be used.
     """
     section = EnvironmentSection(env_type="rollout", entrypoint=entrypoint)
-    env = env_factory(section)()
-    if getattr(env, "max_turns", None) is None:
+    try:
+        probe(section, env_factory(section))
+    except ManifestError:  # without max_turns most often; anything else is found again, and told
         section = section.model_copy(update={"max_turns": MAX_TURNS})
-    as_turns(env).close()
     return replace(check_manifest(Manifest(environment=section, model=ModelSection(name="none"))), needs=None)
 
 

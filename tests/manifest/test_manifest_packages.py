@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tiltyard.errors import ManifestError
+from tiltyard.manifest import EnvironmentSection
+from tiltyard.manifest.probing import env_factory
+
 UV = Path(sys.executable).with_name("uv")
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -185,3 +189,14 @@ def test_without_uv_it_says_how_to_get_it(place):
     done = place.check(place.manifest("tiltyard_game:Env", "{uv: [tiltyard_game]}"))
     assert done.returncode == 2
     assert "which is not on the path; install it with: pip install uv" in done.stderr
+
+
+def test_from_python_nothing_is_installed_and_the_command_is_told():
+    """Only the command line installs."""
+    section = EnvironmentSection(
+        env_type="rollout", entrypoint="tiltyard_game:Env", env_packages={"uv": ["tiltyard_game"]}
+    )
+    with pytest.raises(ManifestError) as raised:
+        env_factory(section)
+    assert "'tiltyard_game' is not installed" in str(raised.value)
+    assert str(raised.value).endswith(f"uv pip install --python {shlex.quote(sys.executable)} tiltyard_game")

@@ -94,6 +94,10 @@ def _sources() -> list[dict[str, Any]]:
     played = {"oneOf": [_given("entrypoint"), _given("env_url"), {"allOf": [rows, rubric]}]}
     learned = {"allOf": [rows, _given("objective"), {"not": _given("entrypoint")}, {"not": _given("env_url")}]}
     return [
-        {"if": {"properties": {"env_type": {"const": "dataset"}}}, "then": learned, "else": played},
+        {
+            "if": {"required": ["env_type"], "properties": {"env_type": {"const": "dataset"}}},
+            "then": learned,
+            "else": played,
+        },
         {"if": _given("env_url"), "then": _given("max_turns")},
     ]

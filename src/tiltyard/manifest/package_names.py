@@ -1,6 +1,8 @@
 """The names in `environment.env_packages`: packages and their versions, and nothing else that an installer takes."""
 
-from collections.abc import Iterator
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -25,6 +27,11 @@ def packages_problems(section: EnvironmentSection) -> Iterator[Problem]:
 def named_packages(section: EnvironmentSection) -> tuple[str, ...]:
     """The packages that a checked section names."""
     return tuple(package for packages in section.env_packages.values() for package in packages)
+
+
+def install_command(packages: Sequence[str]) -> str:
+    """What a user types to install them into this interpreter."""
+    return shlex.join(["uv", "pip", "install", "--python", sys.executable, *packages])
 
 
 def _refused(package: str) -> str | None:

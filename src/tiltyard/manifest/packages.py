@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import importlib
 import importlib.metadata
-import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from packaging.utils import canonicalize_name
 from tiltyard._boundary import guarded
 from tiltyard.errors import ConfigurationError, EnvError, ManifestError
 from tiltyard.manifest.environment import EnvironmentSection
-from tiltyard.manifest.package_names import KEY, named_packages
+from tiltyard.manifest.package_names import KEY, install_command, named_packages
 from tiltyard.rollout.entrypoint import load_entrypoint
 
 TOLD_CHARS = 1500
@@ -25,11 +24,6 @@ TOLD_CHARS = 1500
 
 Say = Callable[[str], object]
 """Tells the user one line."""
-
-
-def install_command(packages: Sequence[str]) -> str:
-    """What a user types to install them into this interpreter."""
-    return shlex.join(["uv", "pip", "install", "--python", sys.executable, *packages])
 
 
 def ready_packages(section: EnvironmentSection, say: Say, *, install: bool = True, uv: str | None = None) -> bool:
