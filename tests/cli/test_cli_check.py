@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tiltyard.checking import check_manifest
 from tiltyard.cli import main
 from tiltyard.manifest import load_manifest
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted([*ROOT.glob("examples/**/*.yaml"), *ROOT.glob("src/tiltyard/demo/*.yaml")])
 
 SOUND = """
 import random
@@ -24,6 +28,27 @@ class Env:
         self.over = True
         return "", float(action == self.word), True, False, {}
 """
+
+
+@pytest.fixture
+def write_manifest(tmp_path):
+    """As the fixture of this name elsewhere, without a model."""
+
+    def write(env, **sections):
+        (tmp_path / "env.py").write_text(env)
+        texts = {
+            "environment": "{env_type: rollout, entrypoint: 'env.py:Env', max_turns: 3}",
+            "model": "{name: a-model-of-no-one}",
+            "algorithm": "{group_size: 4}",
+            "rollout": "{max_tokens_per_turn: 32}",
+            "training": "{steps: 3, batch_size: 2, learning_rate: 1e-3, eval: {tasks: 4}}",
+            **sections,
+        }
+        path = tmp_path / "m.yaml"
+        path.write_text("".join(f"{name}: {text}\n" for name, text in texts.items()))
+        return path
+
+    return write
 
 
 @pytest.fixture
@@ -65,7 +90,7 @@ def test_a_sound_environment_is_ready(write_manifest, capsys):
 
 def test_no_model_and_no_torch_are_needed(write_manifest):
     """The model that the manifest names need not be there."""
-    path = write_manifest(SOUND, model="{name: a-model-of-no-one}")
+    path = write_manifest(SOUND)
     code = f"import sys; from tiltyard.cli import main; main(['check', {str(path)!r}]); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
@@ -163,12 +188,12 @@ def test_the_memory_of_sandboxes_is_added_up(checked):
     assert "sandbox  12 sandboxes x 512 MiB = 6 GiB" in str(found)
 
 
-def test_tools_are_called_with_what_their_schemas_allow(tmp_path, capsys):
+def test_tools_are_called_with_what_their_schemas_allow(capsys):
     """The calls are scripted, and valid."""
     assert main(["check", "tiltyard.testing.guess:GuessToolEnv"]) == 0
     out = capsys.readouterr().out
     assert "ready, 2 tools: guess, give_up" in out
-    assert "played   6 episodes" in out.replace("8 episodes of 4", "6 episodes")
+    assert "played   8 episodes of 4 tasks with a scripted player, no model: 8 done" in out
 
 
 def test_a_folder_stands_for_its_manifest(write_manifest, tmp_path, capsys):
@@ -180,3 +205,12 @@ def test_a_folder_stands_for_its_manifest(write_manifest, tmp_path, capsys):
     )
     path.rename(tmp_path / "train.yaml")
     assert main(["check", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_every_manifest_that_is_shipped_is_ready(path):
+    """Its held-out tasks are there, its episodes do not fail, its groups agree."""
+    manifest = load_manifest(path)
+    if manifest.environment.env_type == "rollout" and manifest.environment.env_url is None:
+        found = check_manifest(manifest)
+        assert found.ok, str(found)
