@@ -113,15 +113,6 @@ def test_what_goes_wrong_in_a_report_is_a_warning_too(tmp_path):
         leave_report(folder)
 
 
-def test_every_run_leaves_a_report(write_manifest, train, tmp_path):
-    """Written when the run has ended, with the texts of its tokens."""
-    train(write_manifest(), tmp_path / "run", "training.steps=1", "training.eval.tasks=2")
-    packed = blocks(tmp_path / "run" / "report.html")
-    assert packed["runs"]["runs"][0]["state"].startswith("finished 1 of 1 steps")
-    assert len(packed["rows-0"]["id"]) == 2 + 8 + 2
-    assert packed["texts-0"]
-
-
 def test_figures_that_nobody_knows_are_curves_too(tmp_path):
     """A number under any name, behind those with a title; what is no number, or never there, is none."""
     steps = [{"step": 1, "attempt": 0, "odd": 2, "reward": None, "skipped": False, "deep": {"er": 1.5}}]

@@ -2,6 +2,8 @@
 
 import io
 import json
+import threading
+import time
 
 import pytest
 from report_folders import failed, said, write_run
@@ -41,6 +43,27 @@ def test_watching_ends_with_the_run(tmp_path):
     stream = Terminal()
     watch(write_run(tmp_path / "run", [said("e1")]), stream, every_s=60)
     assert "finished 5 of 5 steps" in stream.getvalue()
+
+
+def test_a_run_is_watched_until_it_ends(tmp_path):
+    """What it does meanwhile is shown, and the last view is that of its end."""
+    with RunFolder.create(tmp_path / "run", "training: {steps: 2}\n") as folder:
+        folder.write_metrics({"step": 1, "reward": 0.5})
+        stream = Terminal()
+
+        def goes_on() -> None:
+            while "step 1 of 2" not in stream.getvalue():
+                time.sleep(0.01)
+            folder.write_metrics({"step": 2, "reward": 0.75})
+            while "step 2 of 2" not in stream.getvalue():
+                time.sleep(0.01)
+            folder.write_summary({"steps": 2, "steps_done": 2, "attempts": 1, "seconds": 3.0, "interrupted": False})
+
+        run = threading.Thread(target=goes_on)
+        run.start()
+        watch(tmp_path / "run", stream, every_s=0.01)
+        run.join()
+    assert "finished 2 of 2 steps in 3 s" in stream.getvalue()
 
 
 def test_a_run_that_goes_on_says_when_it_was_last_heard_of(tmp_path):

@@ -42,9 +42,9 @@ def _text(tokenizer: Any, token: int) -> str:
 
 def _tokenizer_file(model: str) -> Path | None:
     if model.lower() == smollm2.NAME:
-        file = smollm2.converted(smollm2.gguf_path()) / "tokenizer.json"
+        file = smollm2.place_of(smollm2.gguf_path()) / "tokenizer.json"
     elif model.endswith(".gguf"):
-        file = smollm2.converted(Path(model).expanduser()) / "tokenizer.json"
+        file = smollm2.place_of(Path(model).expanduser()) / "tokenizer.json"
     else:
         file = Path(model).expanduser() / "tokenizer.json"
     if file.is_file():
