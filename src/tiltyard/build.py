@@ -16,6 +16,7 @@ from tiltyard.manifest.turns_factory import TurnsFactory
 from tiltyard.planning import assigner, limits, optimiser_settings, placement, run_plan, sampling
 from tiltyard.policies.base import Sampling
 from tiltyard.report.loggers import LoggerObserver, make_loggers
+from tiltyard.report.page import leave_report
 from tiltyard.rollout.preflight import PreflightReport, preflight
 from tiltyard.train.observer import Observers, OneAtATime, RunObserver
 from tiltyard.train.processes import ALONE, Processes, in_all, share_of
@@ -262,7 +263,10 @@ def train_manifest(
         from tiltyard.train.ahead import run_ahead
         from tiltyard.train.rollout import run_rollouts
 
-        return (run_rollouts if parts.beside is None else run_ahead)(parts, plan, folder, observer)
+        summary = (run_rollouts if parts.beside is None else run_ahead)(parts, plan, folder, observer)
+    if folder.writes:
+        leave_report(folder.path)
+    return summary
 
 
 def with_loggers(manifest: Manifest, observer: RunObserver) -> RunObserver:

@@ -8,6 +8,7 @@ from tiltyard._optional import require
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest import Manifest
 from tiltyard.manifest.dataset_algorithms import DPOSection, SFTSection
+from tiltyard.report.page import leave_report
 from tiltyard.rows import Rows, load_rows
 from tiltyard.rows.template import PromptTemplate
 from tiltyard.train.observer import RunObserver
@@ -149,7 +150,9 @@ def train_dataset_manifest(
         except BaseException:
             folder.discard()
             raise
-        return go_on()
+        summary = go_on()
+    leave_report(folder.path)
+    return summary
 
 
 def check_dataset_manifest(manifest: Manifest) -> str:

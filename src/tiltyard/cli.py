@@ -1,6 +1,7 @@
-"""The command line: `tiltyard train | eval | rollout | export | check | serve | sandbox | reap | demo`."""
+"""The command line: `tiltyard init`, `check`, `train`, `eval`, `report` and the others."""
 
 import argparse
+import os
 import sys
 import time
 import warnings
@@ -30,7 +31,7 @@ SANDBOX_LIMITS = {
     "open_files": "open files of a process",
 }
 
-MANIFEST_ENDINGS = (".yaml", ".yml")
+MANIFEST_ENDINGS = (".yaml", ".yml", ".toml")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("tiltyard: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # whoever read the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,12 +57,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tiltyard {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
+    _add_before_a_run(commands)
     train = commands.add_parser("train", help="train what a manifest names")
     train.add_argument("manifest", nargs="?", help="the manifest; with --resume it may be left out")
     place = train.add_mutually_exclusive_group()
     place.add_argument("--out", help="the run folder to make (default: runs/MANIFEST-TIME)")
     place.add_argument("--resume", metavar="RUN", help="the run folder of a run to go on with")
     _add_set(train)
+    _add_no_install(train)
     train.set_defaults(run=_train)
 
     evaluate = commands.add_parser("eval", help="play the held-out tasks of a manifest: pass@k, avg@k, intervals")
@@ -71,17 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     rollout.add_argument("--split", choices=("train", "held-out"), help="whose tasks to play (default: train)")
     rollout.set_defaults(run=_play, checkpoint=None)
 
-    export = commands.add_parser("export", help="write what a run learned as a folder that other programs load")
-    export.add_argument("folder", metavar="RUN", help="the run folder")
-    export.add_argument("out", metavar="OUT", help="the folder to make")
-    export.add_argument("--checkpoint", default="last", metavar="WHICH", help="last, best or a step (default: last)")
-    export.add_argument("--merge", action="store_true", help="put a trained adapter into the model's weights")
-    export.set_defaults(run=_export)
-
-    check = commands.add_parser("check", help="check an environment, or a manifest and its environment")
-    check.add_argument("what", help="a manifest, or an entrypoint: module:attr or path.py:attr")
-    _add_set(check)
-    check.set_defaults(run=_check)
+    _add_of_runs(commands)
 
     serve = commands.add_parser("serve", help="put an environment behind a URL, over the OpenEnv protocol")
     serve.add_argument("spec", help="an entrypoint: module:attr or path.py:attr")
@@ -128,9 +124,53 @@ def _add_sandbox(sandbox: argparse.ArgumentParser) -> None:
     sandbox.set_defaults(run=_sandbox)
 
 
+def _add_of_runs(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands that take a run folder."""
+    export = commands.add_parser("export", help="write what a run learned as a folder that other programs load")
+    export.add_argument("folder", metavar="RUN", help="the run folder")
+    export.add_argument("out", metavar="OUT", help="the folder to make")
+    export.add_argument("--checkpoint", default="last", metavar="WHICH", help="last, best or a step (default: last)")
+    export.add_argument("--merge", action="store_true", help="put a trained adapter into the model's weights")
+    export.set_defaults(run=_export)
+
+    report = commands.add_parser("report", help="write the page of a run, or of two side by side: one HTML file")
+    report.add_argument("folder", metavar="RUN", help="the folder of a run, an evaluation or a rollout")
+    report.add_argument("other", metavar="OTHER", nargs="?", help="a second one to compare it with")
+    report.add_argument("--out", metavar="FILE", help="the file to write (default: report.html in the folder of RUN)")
+    report.set_defaults(run=_report)
+
+    watch = commands.add_parser("watch", help="show a run as it goes: progress, curves, last steps and episodes")
+    watch.add_argument("folder", metavar="RUN", help="the folder of a run, an evaluation or a rollout")
+    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two looks (default: 1)")
+    watch.set_defaults(run=_watch)
+
+
+def _add_before_a_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    init = commands.add_parser("init", help="write an environment that works, a manifest and a test into a new folder")
+    init.add_argument("folder", metavar="NAME", help="the folder to make")
+    init.add_argument("--tools", action="store_true", help="an environment of tool calls; otherwise one of text")
+    init.set_defaults(run=_init)
+
+    check = commands.add_parser("check", help="try out an environment, or a manifest and its environment")
+    check.add_argument("what", help="a manifest, a folder of `init`, or an entrypoint: module:attr or path.py:attr")
+    _add_set(check)
+    _add_no_install(check)
+    check.set_defaults(run=_check)
+
+    schema = commands.add_parser("schema", help="print the JSON Schema of a manifest, for editors")
+    schema.add_argument("--out", metavar="FILE", help="the file to write, in place of standard output")
+    schema.set_defaults(run=_schema)
+
+
 def _add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value, such as training.steps=3"
+    )
+
+
+def _add_no_install(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-install", action="store_true", help="refuse where environment.env_packages would be installed"
     )
 
 
@@ -149,6 +189,7 @@ def _add_play(parser: argparse.ArgumentParser, samples: str, command: str) -> No
     place.add_argument("--resume", metavar="DIR", help="play what is missing or failed in this folder")
     parser.set_defaults(command=command)
     _add_set(parser)
+    _add_no_install(parser)
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -159,10 +200,12 @@ def _train(arguments: argparse.Namespace) -> int:
         from tiltyard.manifest.resuming import resumed_manifest
 
         manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
+        _ready(manifest, arguments)
         return _run(manifest, lambda: RunFolder.resume(arguments.resume, manifest_to_yaml(manifest)))
     if arguments.manifest is None:
         raise ConfigurationError("give a manifest, or --resume RUN to go on with a run")
     manifest = load_manifest(arguments.manifest, arguments.set)
+    _ready(manifest, arguments)
     return _start(manifest, arguments.out or _run_name(Path(arguments.manifest).stem))
 
 
@@ -199,12 +242,14 @@ def _play(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in asked.items() if value is not None}
     if arguments.resume:
         manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
+        _ready(manifest, arguments)
         request = resumed_request(arguments.resume, given)
         folder = RunFolder.resume(arguments.resume, manifest_to_yaml(manifest))
     else:
         if arguments.manifest is None:
             raise ConfigurationError("give a manifest, or --resume DIR to go on in a folder")
         manifest = load_manifest(arguments.manifest, arguments.set)
+        _ready(manifest, arguments)
         request = new_request({"split": "train", **given})
         name = _run_name(f"{Path(arguments.manifest).stem}-{arguments.command}")
         folder = RunFolder.create(arguments.out or name, manifest_to_yaml(manifest))
@@ -227,38 +272,84 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _report(arguments: argparse.Namespace) -> int:
+    from tiltyard.report.page import write_report
+
+    print(write_report(arguments.folder, arguments.other, arguments.out))
+    return 0
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from tiltyard.report.watch import watch
+
+    if arguments.every <= 0:
+        raise ConfigurationError(f"--every must be above 0 seconds, got {arguments.every}")
+    watch(arguments.folder, sys.stdout, every_s=arguments.every)
+    return 0
+
+
 def _check(arguments: argparse.Namespace) -> int:
-    from tiltyard.build import env_factory, preflight_manifest, probe
-    from tiltyard.envs.check import check_env
-    from tiltyard.manifest import EnvironmentSection, load_manifest
+    from tiltyard.checking import check_entrypoint, check_manifest
+    from tiltyard.manifest import load_manifest
+    from tiltyard.scaffold import manifest_in
 
-    manifest: Manifest | None = None
-    if arguments.what.endswith(MANIFEST_ENDINGS):
-        manifest = load_manifest(arguments.what, arguments.set)
-        section = manifest.environment
-        if section.env_type == "dataset":
-            from tiltyard.build_dataset import check_dataset_manifest
+    path = Path(arguments.what)
+    if path.is_dir():
+        path = manifest_in(path)
+    if path.suffix not in MANIFEST_ENDINGS:
+        if arguments.set:
+            raise ConfigurationError(f"--set changes a manifest, and {arguments.what!r} is an entrypoint")
+        found = check_entrypoint(arguments.what)
+        print(found)
+        return 0 if found.ok else FAILED
+    manifest = load_manifest(path, arguments.set)
+    if manifest.environment.env_type == "dataset":
+        from tiltyard.build_dataset import check_dataset_manifest
 
-            print(f"{arguments.what}: the manifest is sound")
-            print(check_dataset_manifest(manifest))
-            return 0
-    elif arguments.set:
-        raise ConfigurationError(f"--set changes a manifest, and {arguments.what!r} is an entrypoint")
-    else:
-        section = EnvironmentSection(env_type="rollout", entrypoint=arguments.what)
-    factory = env_factory(section)
-    if manifest is not None:
-        facts = probe(section, factory)
-        print(f"{arguments.what}: the manifest is sound; {facts.max_turns} turns, {facts.rows or 'no'} rows")
-        print(preflight_manifest(manifest, facts))
-    report = check_env(factory)
-    print(report)
-    return 0 if report.ok else FAILED
+        print(f"{path}: the manifest is sound")
+        print(check_dataset_manifest(manifest))
+        return 0
+    _ready(manifest, arguments)
+    found = check_manifest(manifest)
+    print(f"{path}: the manifest is sound; {found.facts.max_turns} turns, {found.facts.rows or 'no'} rows")
+    print(found)
+    print(f"{path}: {'ready to train' if found.ok else 'not ready'}")
+    return 0 if found.ok else FAILED
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from tiltyard.scaffold import write_scaffold
+
+    print(write_scaffold(arguments.folder, tools=arguments.tools))
+    return 0
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    from tiltyard.manifest.json_schema import schema_text
+
+    text = schema_text()
+    if arguments.out is None:
+        print(text, end="")
+        return 0
+    try:
+        Path(arguments.out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{arguments.out} cannot be written: {error.strerror}") from error
+    print(f"{arguments.out}: name it in a manifest's first line: # yaml-language-server: $schema={arguments.out}")
+    return 0
+
+
+def _ready(manifest: "Manifest", arguments: argparse.Namespace) -> None:
+    """Install what the environment's entrypoint needs, if the manifest names it and it is not there."""
+    if not manifest.environment.env_packages:
+        return
+    from tiltyard.manifest.packages import ready_packages
+
+    say = partial(print, file=sys.stderr, flush=True)
+    ready_packages(manifest.environment, say, install=not arguments.no_install)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    import os
-
     from tiltyard.manifest.yaml_text import read_yaml
     from tiltyard.serving.command import serve_until_stopped
 

@@ -10,6 +10,7 @@ TiltyardError
 ├── CheckpointError                      a checkpoint that cannot be read or does not fit this run
 ├── ProcessLostError                     a process that trains the same model is gone, or cannot be reached
 ├── LoggerError                          where figures are logged failed; the run goes on without it
+├── ReportError                          the report of a run could not be written; the run is whole without it
 ├── EpisodeOverError (RuntimeError)      a step after the episode ended, without a reset
 ├── NonFiniteError (ArithmeticError)     a loss or gradient that is NaN or inf; the step was not taken
 ├── TranscriptError (ValueError)         token ids, mask, log-probabilities or turns out of line
@@ -71,6 +72,10 @@ class MissingExtraError(TiltyardError, ImportError):
 
 class LoggerError(TiltyardError):
     """Where a run's figures are logged failed; it costs the run nothing but the log."""
+
+
+class ReportError(TiltyardError):
+    """The report of a run could not be written; it costs the run nothing but the report."""
 
 
 class ProcessLostError(TiltyardError):

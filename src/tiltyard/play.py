@@ -20,6 +20,7 @@ from tiltyard.manifest import Manifest
 from tiltyard.manifest.algorithms import PolicyGradientSection
 from tiltyard.planning import EVAL_TASKS, held_out_tasks, limits, placement, sampling
 from tiltyard.policies.base import Sampling
+from tiltyard.report.page import leave_report
 from tiltyard.rollout.placed_slots import env_slots
 from tiltyard.rollout.slots import EnvSlots
 from tiltyard.rollout.tasks import TaskAssigner
@@ -115,7 +116,9 @@ def play_manifest(manifest: Manifest, folder: RunFolder, request: Request, obser
             temperature=_sampled_from(manifest, request).temperature,
             max_reward=manifest.environment.max_reward,
         )
-        return play_episodes(stage.player, stage.places, plan, folder, observer)
+        summary = play_episodes(stage.player, stage.places, plan, folder, observer)
+    leave_report(folder.path)
+    return summary
 
 
 def resumed_request(run: str | Path, given: Mapping[str, Any]) -> Request:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import api_pages
+
 from tiltyard.manifest import ALGORITHM_SECTIONS, Manifest
 from tiltyard.manifest.algorithms import DEFAULT_ALGORITHM
 from tiltyard.manifest.keys import leaf_paths, sections_of
@@ -112,5 +114,6 @@ def whole(page: str) -> str:
 
 
 if __name__ == "__main__":
+    api_pages.write()
     for name in GENERATED:
         (DOCS / name).write_text(whole(name), encoding="utf-8")

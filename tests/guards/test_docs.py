@@ -1,40 +1,22 @@
-"""The documentation is true: what it shows runs, what it lists exists, and its tables are those of the code.
+"""The documentation is true: what it shows runs and prints what it says, and its tables are those of the code.
 
-A fenced block says what it is. ```python runs, block after block of a page in one namespace; ```yaml is a
-manifest and is loaded. A block with a title (```python title="guess.py") is also written to a file of that
-name, so that a manifest can name it. Everything else is ```console or ```text, and is not run.
+`doc_blocks.py` says what a fenced block is; the commands are checked in `test_docs_commands.py`.
 """
 
+import contextlib
+import io
 import re
-from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
+from doc_blocks import DOCS, OUTPUT, PAGES, ROOT, Block, blocks, is_here, needed, page_name
 from generated_pages import GENERATED, whole
 
 from tiltyard.manifest import load_manifest
+from tiltyard.manifest.probing import env_factory, probe
 from tiltyard.rollout.outcome import ENDINGS
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?[^\n]*\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-KNOWN_FENCES = {"python", "yaml", "console", "text", "make"}
-
-
-@dataclass(frozen=True)
-class Block:
-    language: str
-    title: str
-    text: str
-
-
-def blocks(page):
-    return [Block(*found) for found in FENCE.findall(page.read_text(encoding="utf-8"))]
-
-
-def page_name(page):
-    return str(page.relative_to(ROOT))
+KNOWN_FENCES = {"python", "yaml", "toml", "json", "console", "text", "make"}
 
 
 def rows(page, first_heading):
@@ -54,25 +36,58 @@ def rows(page, first_heading):
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
-    """A reader can paste them, one after another."""
+    """A reader can paste them, one after another, and sees what the page says is printed."""
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "docs"}
-    for block in blocks(page):
-        if block.title:
+    found = blocks(page)
+    for block in found:
+        if block.title and block.title != OUTPUT:
             (tmp_path / block.title).write_text(block.text, encoding="utf-8")
-    for block in blocks(page):
+    for block, behind in pairwise([*found, Block("", "", "")]):
         if block.language == "python":
-            exec(compile(block.text, f"{page_name(page)}: {block.title or 'example'}", "exec"), namespace)
-        elif block.language == "yaml":
-            path = tmp_path / (block.title or "manifest.yaml")
+            code = compile(block.text, f"{page_name(page)}: {block.title or 'example'}", "exec")
+            if not is_here(needed(block)):
+                continue
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(code, namespace)
+            if behind.title == OUTPUT:
+                assert printed.getvalue() == behind.text
+        elif block.language in {"yaml", "toml"}:
+            path = tmp_path / (block.title or f"manifest.{block.language}")
             path.write_text(block.text, encoding="utf-8")
-            load_manifest(path)
+            assert_sound(load_manifest(path), tmp_path)
+
+
+def assert_sound(manifest, folder):
+    """What a manifest names is there, as far as the page has it: its environment is made and asked."""
+    section = manifest.environment
+    here = [section.rubric_file_path, section.dataset, (section.entrypoint or "").partition(":")[0]]
+    files = [name for name in here if name and name.endswith((".py", ".jsonl", ".parquet"))]
+    if section.env_type == "rollout" and section.env_url is None and all((folder / name).exists() for name in files):
+        assert probe(section, env_factory(section)).max_turns >= 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_an_output_follows_the_block_that_prints_it(page):
+    """Elsewhere nothing would compare it."""
+    found = [Block("", "", ""), *blocks(page)]
+    assert [
+        block.text for before, block in pairwise(found) if block.title == OUTPUT and before.language != "python"
+    ] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_every_block_says_what_it_is(page):
     """A block without a language would be neither run nor known not to be."""
     assert {block.language for block in blocks(page)} <= KNOWN_FENCES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_no_python_hides_in_another_block(page):
+    """What a reader could paste is run: a block that imports something of ours is fenced as python."""
+    others = [block.text for block in blocks(page) if block.language != "python"]
+    assert [text for text in others if re.search(r"^(from|import) tiltyard", text, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "tiltyard"
 
 # The layers from the ground up. A module may import from its own layer and from those below it.
 LAYERS = (
-    ("errors", "_optional", "_boundary", "_coroutines"),
+    ("errors", "_optional", "_boundary", "_coroutines", "_retired"),
     ("types", "leases"),
     ("tools",),
     ("tokens",),
@@ -24,7 +24,8 @@ LAYERS = (
     ("train",),
     ("report",),
     ("manifest",),
-    ("planning", "build", "build_dataset", "play", "training", "training_rows", "export"),
+    ("planning", "build", "build_dataset", "play", "training", "training_rows", "export", "rehearsal", "checking"),
+    ("scaffold",),
     ("testing", "demo"),
     ("cli", "__main__"),
 )

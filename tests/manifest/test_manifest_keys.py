@@ -10,7 +10,8 @@ import torch
 from tiltyard.build import env_factory, probe, run_parts, run_plan, turns_factory
 from tiltyard.build_dataset import dataset_env, dataset_plan
 from tiltyard.manifest import ALGORITHM_SECTIONS, LoraSection, RolloutSection, load_manifest
-from tiltyard.manifest.keys import LATER, RENAMED, leaf_paths
+from tiltyard.manifest.keys import RENAMED, leaf_paths
+from tiltyard.manifest.package_names import named_packages
 from tiltyard.models.trainable import LoraSettings, decoder_layers
 from tiltyard.planning import placement
 from tiltyard.report.loggers import make_loggers
@@ -36,6 +37,7 @@ class Env:
 
 OTHER = {
     "environment": "{env_type: rollout, entrypoint: 'env.py:Env', env_config: {size: 5, system_prompt: Hi}, "
+    "env_packages: {pip: [tiltyard-none==1]}, "
     "max_turns: 4, max_reward: 2.5, chat_template_kwargs: {shout: true}, request_timeout_s: 12}",
     "model": "{name: model, dtype: bfloat16, device: cpu, tool_parser: react, train: lora, "
     "lora: {rank: 3, alpha: 5, targets: [q_proj]}, gradient_checkpointing: true}",
@@ -77,6 +79,7 @@ def test_every_key_reaches_its_consumer(built):
         "environment.env_type": manifest.environment.env_type,
         "environment.entrypoint": f"{type(turns._env).__name__}",
         "environment.env_config": (turns._env.size, turns._env.system_prompt),
+        "environment.env_packages": named_packages(manifest.environment),
         "environment.max_turns": limits.max_turns,
         "environment.max_reward": plan.max_reward,
         "environment.chat_template_kwargs": bytes(opening[:3]),
@@ -127,6 +130,7 @@ def test_every_key_reaches_its_consumer(built):
         "environment.env_type": "rollout",
         "environment.entrypoint": "Env",
         "environment.env_config": (5, "Hi"),
+        "environment.env_packages": ("tiltyard-none==1",),
         "environment.max_turns": 4,
         "environment.max_reward": 2.5,
         "environment.chat_template_kwargs": b"!!!",
@@ -321,8 +325,7 @@ def test_the_manifests_defaults_are_those_of_what_it_sets():
 
 
 def test_advice_names_keys_that_there_are():
-    """What a message sends a reader to exists, and what is said to come later does not."""
+    """What a message sends a reader to exists."""
     known = set(leaf_paths())
     targets = {target.removesuffix(".system_prompt") for target in RENAMED.values()}
     assert targets <= known
-    assert not set(LATER) & known

@@ -77,12 +77,37 @@ GOLDEN = {
             "is the group's has no value of single tokens; write turn, or auto"
         ),
     ),
-    "keys of a later version": (
-        FINE.replace("'package:Env'", "'package:Env', env_packages: {uv: [gem-llm]}"),
-        (
-            "m.yaml: environment.env_packages: not in this version yet; install the environment's package yourself "
-            "and leave the key out"
+    "packages that are more than names": (
+        FINE.replace(
+            "'package:Env'",
+            "'package:Env', env_packages: {uv: ['-r x', 'a b', 'x @ https://h/x.whl', './x', 'gem-llm[all]>=1'], "
+            "conda: [x]}",
         ),
+        "m.yaml: environment.env_packages.conda: must be one of 'uv', 'pip', got 'conda'",
+    ),
+    "options, paths and URLs of packages": (
+        FINE.replace(
+            "'package:Env'",
+            "'package:Env', env_packages: {uv: ['-r x', 'x @ https://h/x.whl', './x', 'gem-llm[all]>=1'], pip: []}",
+        ),
+        (
+            "m.yaml: 5 problems\n"
+            "  environment.env_packages: has uv and pip, which are the same here: both are installed with uv; keep "
+            "one\n"
+            "  environment.env_packages.uv[0]: takes names of packages, not options, got '-r x'\n"
+            "  environment.env_packages.uv[1]: takes names of packages, not URLs; install it yourself and leave the "
+            "key out, got 'x @ https://h/x.whl'\n"
+            "  environment.env_packages.uv[2]: is no name of a package; write a name, or a name with a version such as "
+            "gem-llm==1.0.0, got './x'\n"
+            "  environment.env_packages.pip: names no package; leave the key out"
+        ),
+    ),
+    "packages of a server": (
+        (
+            "environment: {env_type: rollout, env_url: 'http://host', max_turns: 1, env_packages: {pip: [x]}}\n"
+            "model: {name: m}\n"
+        ),
+        "m.yaml: environment.env_packages: only with entrypoint, not with env_url",
     ),
     "rows, and nothing that scores the answers": (
         "environment: {env_type: rollout, dataset: owner/quiz, response_column: chosen}\nmodel: {name: m}\n",

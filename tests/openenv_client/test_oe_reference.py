@@ -1,6 +1,14 @@
-"""The code samples of the reference, with only the import line and the URL changed."""
+"""The code samples of the reference that need `openenv`, with only the import line and the URL changed.
+
+`tests/reference/README.md` lists all samples of all texts; most are tested beside it.
+"""
+
+import os
+import subprocess
+import sys
 
 import pytest
+from openenv_servers import free_port, get_json, wait_until
 
 from tiltyard import (
     APIMultiTurnRollout,
@@ -102,6 +110,77 @@ class CodingEnv(EnvClient[CodeAction, CodeObservation, State]):
     def _parse_state(self, payload):
         return State(**payload)
 """
+
+
+APP = """
+import sys
+
+sys.modules["gradio"] = None  # the web page is not served, and importing it takes seconds
+
+from openenv.core.env_server.http_server import create_fastapi_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import State
+from openenv.core.tools.local_python_executor import PyExecutor
+
+from coding_env.client import CodeAction, CodeObservation
+
+
+class PythonCodeActEnv(Environment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        self.executor = PyExecutor()
+        return CodeObservation()
+
+    def step(self, action, timeout_s=None, **kwargs):
+        result = self.executor.run(action.code)
+        return CodeObservation(stdout=result.stdout, stderr=result.stderr, exit_code=result.exit_code, reward=0.0)
+
+    @property
+    def state(self):
+        return State()
+
+
+app = create_fastapi_app(PythonCodeActEnv, CodeAction, CodeObservation, max_concurrent_envs=8)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("coding_env")
+def test_mode_2_the_service_is_an_ordinary_one(tmp_path):
+    """ "Mode 2: Server OpenEnvClient", the shell: uvicorn with four workers, installed by its path."""
+    (tmp_path / "coding_env" / "server").mkdir()
+    (tmp_path / "coding_env" / "server" / "app.py").write_text(APP)
+    port = free_port()
+    command = [
+        "-m",
+        "uvicorn",
+        "coding_env.server.app:app",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "4",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    server = subprocess.Popen([sys.executable, *command], env=environment, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/health"), 90.0, "the service")
+        env = OpenEnvClient(env_name="coding_env", base_url=f"http://127.0.0.1:{port}", message_timeout_s=120)
+        env.reset()
+        assert env.step("run_python", {"code": "print(1 + 1)"}).observation.strip() == "2"
+        env.close()
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def answers(url):
+    try:
+        return get_json(url)
+    except OSError:
+        return None
 
 
 @pytest.mark.usefixtures("coding_env")

@@ -194,9 +194,12 @@ class _Call:
         return self._value
 
 
-def first_replies(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Reply:
-    """A player that knows nothing: counts from 1, or calls the tools in turn with the first values they allow."""
-    turn = sum(message["role"] == "assistant" for message in messages)
+def first_replies(messages: Sequence[Message], tools: Sequence[ToolSchema], shift: int = 0) -> Reply:
+    """A player that knows nothing: counts from 1, or calls the tools in turn with the first values they allow.
+
+    `shift` is where it begins: another number is another episode.
+    """
+    turn = shift + sum(message["role"] == "assistant" for message in messages)
     if not tools:
         return Reply(str(turn + 1))
     schema = tools[turn % len(tools)]["function"]

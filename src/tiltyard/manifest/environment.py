@@ -48,6 +48,10 @@ class EnvironmentSection(Section):
         default=None, description="`module:attr` or `path.py:attr`: the environment's class or a function."
     )
     env_config: dict[str, Any] = Field(default={}, description="Keyword arguments of the entrypoint.")
+    env_packages: dict[Literal["uv", "pip"], list[str]] = Field(
+        default={},
+        description="`{uv: [name, …]}`: installed with uv, if the entrypoint cannot be imported. `pip` means the same.",
+    )
     env_url: str | None = Field(
         default=None, description="A running OpenEnv server, in place of an entrypoint; with `max_turns`."
     )
@@ -89,7 +93,7 @@ _LEARNED = ("objective", "response_column")
 
 _GOES_WITH: Mapping[str, tuple[str, ...]] = {
     "dataset and a rubric_file_path": (*_ROWS, *_SCORE, *_PLAYED),
-    "entrypoint": ("env_config", *_SHOWN, *_PLAYED),
+    "entrypoint": ("env_config", "env_packages", *_SHOWN, *_PLAYED),
     "env_url": (*_SERVER, *_SHOWN, *_PLAYED),
     "env_type: dataset": (*_ROWS, *_LEARNED),
 }

@@ -18,11 +18,6 @@ ALIASES: Mapping[str, str] = {
 }
 """Other spellings that are accepted, by dotted path."""
 
-LATER: Mapping[str, str] = {
-    "environment.env_packages": "install the environment's package yourself and leave the key out",
-}
-"""Keys of the full manifest that this version does not have yet, and what to do instead."""
-
 RENAMED: Mapping[str, str] = {
     "batch_size_per_agent": "training.batch_size",
     "beta": "algorithm.kl_coef",
@@ -123,8 +118,6 @@ def _named(
 
 
 def _unknown(key: str, here: str, model: type[BaseModel], path: str) -> str:
-    if here in LATER:
-        return f"not in this version yet; {LATER[here]}"
     bare = key.lower().replace("-", "_")
     if bare in model.model_fields:
         return f"unknown key; did you mean {join_path(path, bare)}?"

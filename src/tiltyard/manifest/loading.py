@@ -13,8 +13,10 @@ from tiltyard.manifest.algorithms import ALGORITHM_SECTIONS
 from tiltyard.manifest.asynchronous import asynchronous_problems, correct_samples
 from tiltyard.manifest.environment import environment_problems
 from tiltyard.manifest.keys import settle_keys
+from tiltyard.manifest.package_names import packages_problems
 from tiltyard.manifest.paths import settle_paths
 from tiltyard.manifest.sections import LoraSection, Manifest, RolloutSection
+from tiltyard.manifest.toml_text import read_toml
 from tiltyard.manifest.yaml_text import Problem, join_path, read_yaml, write_yaml
 
 _SAID: Mapping[tuple[str, str], str] = {
@@ -55,7 +57,7 @@ def load_manifest(path: str | Path, overrides: Sequence[str] = ()) -> Manifest:
     """Read and check a manifest.
 
     Args:
-        path: The YAML file; the paths in it are relative to its folder.
+        path: The YAML file, or a TOML file `*.toml`; the paths in it are relative to its folder.
         overrides: `section.key=value` each, the value as YAML; the paths in them are relative to the working folder.
 
     Raises:
@@ -78,10 +80,12 @@ def load_manifest(path: str | Path, overrides: Sequence[str] = ()) -> Manifest:
 def manifest_from_text(text: str, *, source: str, base: Path, overrides: Sequence[str] = ()) -> Manifest:
     """Check a manifest's text; `source` is what errors call it, `base` where its relative paths start.
 
+    It is YAML, or TOML where the name of its source ends so.
+
     Raises:
         ManifestError: Something is wrong; the message lists all of it, by dotted path.
     """
-    read = read_yaml(text)
+    read = (read_toml if source.endswith(".toml") else read_yaml)(text)
     problems = list(read.problems)
     if not isinstance(read.value, dict) or not _is_manifest(read.value):
         whole = problems if read.value is None and problems else [Problem("", _refusal(read.value))]
@@ -179,6 +183,7 @@ def _validate(tree: dict[str, Any], problems: list[Problem]) -> Manifest | None:
 def _contradictions(manifest: Manifest) -> Iterator[Problem]:
     """What each key allows and all of them together do not."""
     yield from environment_problems(manifest.environment)
+    yield from packages_problems(manifest.environment)
     train = manifest.model.train
     if train != "lora" and manifest.model.lora != LoraSection():
         yield Problem("model.lora", f"only with model.train: lora, got train: {train}")
@@ -234,7 +239,7 @@ def _algorithm_problems(manifest: Manifest) -> Iterator[Problem]:
 def _problem(details: ErrorDetails) -> Problem:
     path = ""
     for part in details["loc"]:
-        kind = part in ("str", "list[str]") or (path == "algorithm" and part in ALGORITHM_SECTIONS)
+        kind = part in ("str", "list[str]", "[key]") or (path == "algorithm" and part in ALGORITHM_SECTIONS)
         path = path if kind else join_path(path, part)
     return Problem(path, _text(path, details))
 

@@ -11,6 +11,7 @@ from tiltyard.envs.openenv.remote import RemoteEnvClient
 from tiltyard.envs.qa import QADatasetEnv
 from tiltyard.envs.turns import as_turns
 from tiltyard.errors import ConfigurationError, EnvError, EnvTimeoutError, ManifestError, RolloutError
+from tiltyard.manifest.package_names import install_command, named_packages
 from tiltyard.manifest.rows_env import rows_env_factory
 from tiltyard.manifest.sections import EnvironmentSection
 from tiltyard.rollout.entrypoint import build_env, load_entrypoint, max_turns_of
@@ -63,7 +64,7 @@ def env_factory(section: EnvironmentSection) -> Callable[[], Any]:
     try:
         target = guarded(f"importing {spec!r}", EnvError, load_entrypoint, spec)
     except (ConfigurationError, EnvError) as error:
-        raise ManifestError(f"environment.entrypoint: {error}{_place(error)}") from error
+        raise ManifestError(f"environment.entrypoint: {error}{_place(error)}{_packages(section, error)}") from error
     if not callable(target):
         raise ManifestError(
             f"environment.entrypoint: {spec!r} is a {type(target).__name__}; it must be a class or a "
@@ -120,6 +121,14 @@ def _rows(env: Any, name: str) -> int | None:
             f"{type(env).__name__}.{name} is {rows!r}; it is a whole number of rows >= 1, or not there"
         )
     return rows
+
+
+def _packages(section: EnvironmentSection, error: BaseException) -> str:
+    """How to install what the manifest says that the entrypoint needs, where it could not be imported."""
+    packages = named_packages(section)
+    if not packages or not isinstance(error.__cause__, ModuleNotFoundError):
+        return ""
+    return f"; environment.env_packages has what it needs: {install_command(packages)}"
 
 
 def _place(error: BaseException) -> str:

@@ -28,7 +28,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class YamlText:
+class ManifestText:
     """What a text holds, with everything that is wrong with how it was written."""
 
     value: Any
@@ -70,7 +70,7 @@ for _tag, _pattern, _first in _RESOLVERS:
 _Loader.add_constructor(_AMBIGUOUS, yaml.SafeLoader.construct_yaml_str)
 
 
-def read_yaml(text: str) -> YamlText:
+def read_yaml(text: str) -> ManifestText:
     """Read one YAML document.
 
     A text with problems still has a value, so that whatever else is wrong can be reported together with them.
@@ -79,21 +79,22 @@ def read_yaml(text: str) -> YamlText:
         loader = _Loader(text)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        return YamlText(
+        return ManifestText(
             None, (Problem("", f"line {line}: not valid YAML: it holds the character U+{error.character:04X}"),)
         )
     try:
         node = loader.get_single_node()
         if node is None:
-            return YamlText(None, ())
+            return ManifestText(None, ())
         problems = tuple(_problems(node, "", set()))
-        return YamlText(loader.construct_document(node), problems)
+        return ManifestText(loader.construct_document(node), problems)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        return YamlText(None, (Problem("", f"{where}not valid YAML: {error.problem or error.context}"),))
+        cure = "; indent with spaces, not tabs" if "'\\t'" in (error.problem or "") else ""
+        return ManifestText(None, (Problem("", f"{where}not valid YAML: {error.problem or error.context}{cure}"),))
     except yaml.YAMLError as error:
-        return YamlText(None, (Problem("", f"not valid YAML: {error}"),))
+        return ManifestText(None, (Problem("", f"not valid YAML: {error}"),))
     finally:
         loader.dispose()
 

@@ -55,12 +55,10 @@ def converted(gguf: Path, cache_dir: Path | None = None) -> Path:
     Raises:
         ConfigurationError: The file is missing, or cannot be read as a Llama-family model.
     """
-    if not gguf.is_file():
-        raise ConfigurationError(f"GGUF file {str(gguf)!r} does not exist")
-    root = cache_dir or default_cache_dir()
-    target = root / f"{gguf.stem.lower()}-{_fingerprint(gguf)}"
+    target = place_of(gguf, cache_dir)
     if target.is_dir():
         return target
+    root = target.parent
     from tiltyard.models.gguf import GGUFFile  # noqa: PLC0415 - a cached model needs no GGUF reader
 
     source = GGUFFile(gguf)
@@ -79,6 +77,17 @@ def converted(gguf: Path, cache_dir: Path | None = None) -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def place_of(gguf: Path, cache_dir: Path | None = None) -> Path:
+    """Where `converted` puts the folder of a GGUF file; it is there when it was converted before.
+
+    Raises:
+        ConfigurationError: The file is missing.
+    """
+    if not gguf.is_file():
+        raise ConfigurationError(f"GGUF file {str(gguf)!r} does not exist")
+    return (cache_dir or default_cache_dir()) / f"{gguf.stem.lower()}-{_fingerprint(gguf)}"
 
 
 @contextmanager

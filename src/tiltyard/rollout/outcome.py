@@ -69,3 +69,4 @@ ENDINGS: dict[Ending, Fate] = {
     Ending.TOOL_CRASH: Fate(False, True, "a tool raised something that is not a ToolError"),
     Ending.LOST_SESSION: Fate(False, True, "the session behind the episode is gone"),
 }
+"""What each ending means for training; `docs/endings.md` is this table."""
