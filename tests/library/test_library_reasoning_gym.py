@@ -80,6 +80,24 @@ def test_a_question_is_answered_once():
         env.step("<answer>2</answer>")
 
 
+def test_the_whole_answer_can_be_what_is_scored():
+    """Without tags; more than the answer earns less than the answer alone."""
+    env = sums(answer="whole")
+    assert env.system_prompt is None
+    scores = []
+    for text in ("{}", "It is {}.", "no"):
+        expected = env._rows[3]["answer"]
+        env.reset(row_index=3)
+        scores.append(env.step(text.format(expected))[1])
+    assert scores[0] == 1.0 > scores[1] > scores[2]
+
+
+def test_another_form_of_answer_is_refused():
+    """With the two that there are."""
+    with pytest.raises(ConfigurationError, match="'tags' or 'whole', got 'xml'"):
+        sums(answer="xml")
+
+
 def test_unknown_datasets_and_settings_are_named():
     """The nearest dataset, and the setting that it does not take."""
     with pytest.raises(ConfigurationError, match="'chain_sum'"):

@@ -4,10 +4,12 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tiltyard._optional import require
 from tiltyard.errors import ConfigurationError, EpisodeOverError
+
+AnswerForm = Literal["tags", "whole"]
 
 ANSWER = "Write the final answer between <answer> and </answer>, and nothing else between them."
 
@@ -31,6 +33,7 @@ class ReasoningTask:
         held_out: int = 200,
         seed: int = 0,
         config: Mapping[str, Any] | None = None,
+        answer: AnswerForm = "tags",
     ) -> None:
         """Generate nothing yet but what the splits need.
 
@@ -40,12 +43,17 @@ class ReasoningTask:
             held_out: Held-out rows asked for; a small domain may have fewer that training does not ask.
             seed: Of the generator; another one gives other questions.
             config: The dataset's own settings.
+            answer: What of the model's text is scored: what stands between the "tags", or the "whole" of it. Of a
+                text that holds more than the answer most verifiers give a part of the score.
 
         Raises:
             ConfigurationError: There is no such dataset, it does not take the settings, or no held-out row is left.
             MissingExtraError: The package is not installed.
         """
-        self.system_prompt: str | None = ANSWER
+        if answer not in get_args(AnswerForm):
+            raise ConfigurationError(f"answer must be 'tags' or 'whole', got {answer!r}")
+        self._tagged = answer == "tags"
+        self.system_prompt: str | None = ANSWER if self._tagged else None
         self._rows, self._held_out = _generated(dataset, size, held_out, seed, json.dumps(dict(config or {})))
         self._size = size
         self._evaluation = False
@@ -86,7 +94,9 @@ class ReasoningTask:
         if self._row is None:
             raise EpisodeOverError("the question has been answered; reset for the next one")
         row, self._row = self._row, None
-        answer = require("reasoning_gym.utils", "libraries").extract_answer(action)
+        answer = action.strip()
+        if self._tagged:
+            answer = require("reasoning_gym.utils", "libraries").extract_answer(action)
         score = float(self._rows.score_answer(answer=answer, entry=row))
         info = {"answer": answer, "expected": row["answer"], "formatted": answer is not None, "success": score >= 1.0}
         return "", score, True, False, info
