@@ -13,7 +13,7 @@ from tiltyard import cli
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
-OTHERS = {"cd", "curl", "git", "tensorboard", "torchrun", "accelerate", "trackio", "wandb"}
+OTHERS = {"cd", "curl", "export", "git", "tensorboard", "torchrun", "accelerate", "trackio", "wandb"}
 """Commands that are not ours."""
 
 
