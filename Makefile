@@ -87,6 +87,7 @@ bench: $(INSTALLED_BENCH) $(INSTALLED_OPENENV) ## Run the benchmarks; each print
 	$(BIN)/python -m benchmarks.train_step
 	$(BIN)/python -m benchmarks.rollout
 	$(BIN)/python -m benchmarks.algorithms
+	$(BIN)/python -m benchmarks.algorithms_memory
 	$(BIN)/python -m benchmarks.pool
 	$(BIN)/python -m benchmarks.sandbox
 	$(BIN)/python -m benchmarks.cli
