@@ -209,7 +209,13 @@ def _rewards_differ(played: Rehearsal, manifest: Manifest, needs: Needs) -> Iter
     rewards = [episode.trajectory.reward for episode in played.episodes if not episode.trajectory.failed]
     scored = [reward for reward in rewards if reward is not None]
     if rewards and not scored:
-        yield Finding(rule, "error", "no turn was scored: every reward is None", "give a number as the reward")
+        cut = all(
+            episode.trajectory.ending is Ending.MAX_TURNS for episode in played.episodes
+        )  # before a score at its end
+        told = "no turn was scored: every reward is None"
+        yield Finding(
+            rule, "warning" if cut else "error", told, "give a number as the reward, at the end of an episode"
+        )
     elif len(scored) > 1 and len(set(scored)) == 1:
         message = f"{len(scored)} episodes with different answers all earned {scored[0]:g}"
         cure = "if the model does no better than this player, groups have equal rewards and teach nothing"

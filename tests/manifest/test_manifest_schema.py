@@ -24,6 +24,7 @@ NOT_IN_A_SCHEMA = {
     *("a prompt that is none", "options, paths and URLs of packages"),  # what a text says
     *("the answers' column, where there are pairs", "settings that do not go together"),  # several keys together
     *("settings of another way to train", "an entrypoint, and what only a server has", "packages of a server"),
+    *("workers where there are none", "workers beside a server"),
 }
 
 
