@@ -239,7 +239,7 @@ def test_a_sandbox_that_is_gone_is_told_as_the_sdk_expects(sdk, wire):
     made = sdk.Sandbox.create("base", timeout=60)
     made.kill()
     for call in (lambda: made.commands.run("true"), lambda: made.files.read("f"), lambda: made.files.write("f", "x")):
-        with pytest.raises(SandboxException, match="was not found|end of life"):
+        with pytest.raises(SandboxException, match=r"was not found|end of life"):
             call()
     assert wire.http.get("/health", headers={"E2b-Sandbox-Id": made.sandbox_id}).status_code == 502
     with pytest.raises(NotFoundException):
