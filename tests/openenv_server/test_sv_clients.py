@@ -187,9 +187,11 @@ def test_the_harness_plays_a_url_with_rows_and_splits(serve):
     """`eval_mode` and `row_index` reach the environment; its tools and rows are known here."""
     url, _ = serve("Guess")
     tokenizer = byte_tokenizer()
-    with RolloutHarness.from_spec(url, None, tokenizer, 3) as harness, harness.eval_mode():
+    with RolloutHarness.from_spec(url, None, tokenizer, 3) as harness:
         assert harness.dataset_size == 6
-        prompt = tokenizer.decode(harness.reset(seed=1, row_index=1))
+        with harness.eval_mode():
+            assert harness.dataset_size == 2
+            prompt = tokenizer.decode(harness.reset(seed=1, row_index=1))
     assert "held-out row 1" in prompt
 
 
