@@ -12,6 +12,9 @@ from tiltyard import Env, StepResult, ToolError
 from tiltyard.testing.guess import GuessToolEnv
 from tiltyard.types import Reply, Task, Turn
 
+DEADLY = {"text": "deadly"}
+"""The task that ends the worker."""
+
 
 class CountEnv(Env):
     """Counts its steps. Each tool is something that can happen to an environment."""
@@ -26,6 +29,8 @@ class CountEnv(Env):
     def reset(self, trajectory=None):
         self.count = self.start
         self.seen = trajectory
+        if trajectory == DEADLY:
+            os._exit(7)
         return StepResult(f"task {trajectory}", 0.25, False, {"pid": os.getpid()})
 
     def step(self, tool_name, arguments):

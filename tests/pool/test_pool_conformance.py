@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from pool_envs import CountEnv, FailsToClose
+from pool_envs import DEADLY, CountEnv, FailsToClose
 
 from tiltyard import (
     ConfigurationError,
@@ -233,6 +233,20 @@ def test_a_worker_that_is_killed_while_nobody_calls_it_is_replaced(fresh):
         [failed] = fresh.step_batch([4], ["add"], [{}])
     assert isinstance(failed, ResetNeededError)
     assert kinds(fresh.reset_batch([3, 4, 5])) == ["StepResult"] * 3
+
+
+def test_a_reset_just_after_its_worker_was_killed_is_done_by_the_next(fresh):
+    """Whether the death is known yet or not: nothing of an episode can be lost by then."""
+    for _ in range(2):
+        os.kill(fresh.workers[0].pid, signal.SIGKILL)
+        assert kinds(fresh.reset_batch(range(6))) == ["StepResult"] * 6
+
+
+def test_a_reset_that_kills_its_worker_twice_says_so(fresh):
+    """It is tried on the next worker, once; the other slots play on."""
+    results = fresh.reset_batch(range(4), [{"text": "a"}, DEADLY, {"text": "c"}, {"text": "d"}])
+    assert kinds(results) == ["ResetNeededError"] * 3 + ["StepResult"]
+    assert kinds(fresh.reset_batch(range(3))) == ["StepResult"] * 3
 
 
 def test_every_environment_is_closed_even_when_one_cannot_be(backend, tmp_path):

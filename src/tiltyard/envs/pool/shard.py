@@ -121,17 +121,17 @@ class Shard:
     def collect(self, batch: Batch) -> list[Any]:
         """The result of each call, or the error; in the order of the calls.
 
-        A worker that has hung is killed and replaced.
+        A worker that has hung is killed and replaced. Resets that were sent to one that dies are sent to the next one,
+        once, while there is time: that it was dying need not have been known yet.
         """
-        results = dict(batch.results)
-        if batch.worker is not None and batch.asked is not None:
-            try:
-                answers = self._answers(batch.worker, batch.asked, batch.end)
-                found = self._read(batch, answers)
-            except WorkerLostError as error:
-                self.seat.lost(batch.worker, str(error))
-                found = [self._needs_reset(batch.calls[position][0], str(error)) for position in batch.sent]
-            results.update(zip(batch.sent, found, strict=True))
+        found = self._found(batch)
+        left = None if batch.end is None else batch.end - time.monotonic()
+        if isinstance(found, WorkerLostError) and batch.begins and (left is None or left > 0):
+            batch = self.ask(batch.calls, sendable(batch.calls, "the arguments"), begins=True, timeout_s=left)
+            found = self._found(batch)
+        if isinstance(found, WorkerLostError):
+            found = [self._needs_reset(batch.calls[position][0], str(found)) for position in batch.sent]
+        results = {**batch.results, **dict(zip(batch.sent, found, strict=True))}
         return [results[position] for position in range(len(batch.calls))]
 
     def close(self, timeout_s: float) -> list[Exception]:
@@ -177,7 +177,22 @@ class Shard:
         if results:
             request = sendable([calls[position] for position in sent], "the arguments")
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        return Batch(calls, results, sent, begins, worker, worker.ask(request, timeout_s), end)
+        try:
+            asked = worker.ask(request, timeout_s)
+        except WorkerLostError as error:
+            self.seat.lost(worker, str(error))  # what is tried next is not given to it again
+            raise
+        return Batch(calls, results, sent, begins, worker, asked, end)
+
+    def _found(self, batch: Batch) -> list[Any] | WorkerLostError:
+        """What came of the calls that were sent, in their order; the error where their worker was lost."""
+        if batch.worker is None or batch.asked is None:
+            return []
+        try:
+            return self._read(batch, self._answers(batch.worker, batch.asked, batch.end))
+        except WorkerLostError as error:
+            self.seat.lost(batch.worker, str(error))
+            return error
 
     def _answers(self, worker: Worker, asked: Asked, end: float | None) -> bytes:
         """The worker's answer, or what there is of it at the deadline."""
