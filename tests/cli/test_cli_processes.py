@@ -119,3 +119,19 @@ def test_two_processes_learn_rows_as_one(write_manifest, train, read_lines, tmp_
     assert summary["eval_after"]["mean"] == pytest.approx(alone["eval_after"]["mean"], abs=1e-5)
     for one, two in zip(*(read_lines(tmp_path / run / "metrics.jsonl") for run in RUNS), strict=True):
         assert two["loss"] == pytest.approx(one["loss"], abs=1e-6)
+
+
+def test_processes_are_left_before_the_interpreter_is_taken_down(port):
+    """A thread of gloo that still lets go of a tensor then would abort the process, its work done."""
+    script = (
+        "import atexit, torch.distributed as dist\n"
+        "atexit.register(lambda: print('left' if not dist.is_initialized() else 'still there'))\n"
+        "from tiltyard.train.torch_processes import join\n"
+        "assert join() is not None and join() is not None and dist.is_initialized()\n"
+    )
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, env={**ENVIRONMENT, **alone}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr

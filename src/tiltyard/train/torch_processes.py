@@ -1,5 +1,6 @@
 """Processes that `torchrun` or `accelerate launch` started, over `torch.distributed`."""
 
+import atexit
 import os
 from collections.abc import Sequence
 from datetime import timedelta
@@ -62,6 +63,9 @@ def _add(tensors: Sequence[Tensor]) -> None:
 def join() -> TorchProcesses:
     """Join the processes that the environment variables of `torchrun` name; on CUDA each takes its own GPU.
 
+    They are left when the interpreter ends, and before it does: a thread of gloo that still lets go of a tensor while
+    Python is being taken down aborts the process. Not earlier, since a group that was left cannot be joined again.
+
     Raises:
         ProcessLostError: The others could not be reached.
     """
@@ -71,4 +75,11 @@ def join() -> TorchProcesses:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
             backend = "cpu:gloo,cuda:nccl"
         guarded("torch.distributed", ProcessLostError, dist.init_process_group, backend, timeout=TIMEOUT)
+        atexit.register(_leave)
     return TorchProcesses()
+
+
+def _leave() -> None:
+    """Wait for the threads of the group to end, where nobody else has left it."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
