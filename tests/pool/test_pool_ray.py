@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
+from pathlib import Path
 
 import pytest
 from pool_envs import CountEnv
@@ -15,15 +17,21 @@ HERE = os.path.dirname(__file__)
 ON_RAY = pytest.mark.xdist_group("ray")
 
 
-def run_script(folder, text, timeout_s=100):
-    """A script of its own, with Ray on the loopback address."""
+def run_script(folder, text, timeout_s=100, last_cluster=None):
+    """A script of its own, with Ray on the loopback address and its files in a folder that is removed."""
     path = folder / "script.py"
     path.write_text(textwrap.dedent(text))
     env = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PYTHONWARNINGS": "ignore"}
     env["PYTHONPATH"] = os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=timeout_s, cwd=folder, env=env
-    )
+    # The path of a socket has 107 characters at most.
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as short:
+        if last_cluster is not None:
+            Path(short, "ray_current_cluster").write_text(last_cluster)
+        env["RAY_TMPDIR"] = short
+        command = [sys.executable, str(path)]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=timeout_s, cwd=folder, env=env
+        )
 
 
 def test_without_ray_the_extra_is_named(tmp_path):
@@ -86,6 +94,23 @@ def test_a_cluster_of_this_machine_listens_on_the_loopback_address_only(ray_clus
     bound = [address for address, inode in listening() if inode in inodes]
     assert bound != []
     assert [address for address in bound if not address.endswith("0100007F")] == []
+
+
+@ON_RAY
+def test_the_cluster_that_ran_here_last_is_not_waited_for(tmp_path):
+    """A cluster that was killed leaves its address behind, and Ray would look there for two minutes."""
+    done = run_script(
+        tmp_path,
+        """
+        from pool_envs import CountEnv
+        from tiltyard import EnvPool
+        if __name__ == "__main__":
+            with EnvPool(1, env_factory=CountEnv, backend="ray") as pool:
+                print(pool.reset(0).observation)
+        """,
+        last_cluster="127.0.0.1:9",  # nobody listens there
+    )
+    assert done.stdout == "task None\n", done.stderr
 
 
 def descends(pid, ancestor):

@@ -19,6 +19,9 @@ CONTROL = "control"
 LOOPBACK = ("127.", "localhost")
 """How addresses begin that only this machine has."""
 
+NEW = "local"
+"""What Ray calls a cluster that is to be started on this machine."""
+
 _starting = threading.Lock()
 
 
@@ -28,7 +31,8 @@ class RayOptions:
 
     Attributes:
         address: Of a cluster that is running, such as `"auto"` or `"10.0.0.1:6379"`; None uses the one that this
-            process is connected to, and otherwise starts one on this machine that only this machine can reach.
+            process is connected to, or that the variable `RAY_ADDRESS` names as it does in the jobs of a cluster, and
+            otherwise starts one on this machine that only this machine can reach.
         num_cpus: How many CPUs a worker is counted for; 0 counts none, since environments mostly wait.
         resources: Further resources of a worker, e.g. `{"GPU": 1}`.
         placement: `"SPREAD"` puts workers on different machines where it can, `"PACK"` on as few as it can.
@@ -151,10 +155,10 @@ class RaySession:
 
     def _connect(self) -> None:
         told: dict[str, Any] = {"log_to_driver": True, "logging_level": "warning", "include_dashboard": False}
-        address = self.options.address
-        if address is None:
+        address = self.options.address or os.environ.get("RAY_ADDRESS") or NEW
+        if address == NEW:  # said, since Ray else looks for the cluster that ran here last, and waits for a dead one
             with only_this_machine():
-                guarded("starting Ray on this machine", EnvError, self.ray.init, **told)
+                guarded("starting Ray on this machine", EnvError, self.ray.init, address=NEW, **told)
             return
         del told["include_dashboard"]
         here = address.startswith(LOOPBACK)
