@@ -64,13 +64,16 @@ def assigner(manifest: Manifest, facts: EnvFacts, *, rank: int = 0, world_size: 
 def held_out_tasks(manifest: Manifest, facts: EnvFacts, count: int | None = None) -> list[Task]:
     """Return the tasks of one evaluation: `count`, else as many as the manifest says, else up to `EVAL_TASKS`.
 
+    There are none where it is known that no row is held out and no number of them was asked for.
+
     Raises:
         ManifestError: There are fewer held-out rows than that.
     """
     tasks = manifest.training.eval.tasks if count is None else count
+    known = EVAL_TASKS if facts.held_out_rows is None else facts.held_out_rows
     if tasks is None:
-        tasks = min(EVAL_TASKS, facts.held_out_rows or EVAL_TASKS)
-    held_out = None if facts.rows is None else facts.held_out_rows or tasks
+        tasks = min(EVAL_TASKS, known)
+    held_out = None if facts.rows is None else tasks if facts.held_out_rows is None else known
     try:
         return evaluation_tasks(tasks, dataset_size=held_out, seed=manifest.training.seed) if tasks else []
     except ConfigurationError as error:

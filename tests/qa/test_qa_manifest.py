@@ -9,7 +9,7 @@ from tiltyard.build import env_factory, probe
 from tiltyard.cli import main
 from tiltyard.errors import CheckpointError, ConfigurationError, ManifestError
 from tiltyard.manifest import EnvironmentSection, load_manifest
-from tiltyard.planning import assigner
+from tiltyard.planning import assigner, held_out_tasks
 
 REWARD = """
 from tiltyard import WeightedSum
@@ -100,6 +100,32 @@ def test_the_rows_say_how_many_there_are_and_one_turn_is_usual(write):
     facts = probed(write())
     assert (facts.rows, facts.held_out_rows, facts.max_turns, facts.tools) == (12, 4, 1, False)
     assert facts.fingerprint
+
+
+ALL_ROWS = ENVIRONMENT.replace("0.75", "1")
+
+
+def test_a_split_of_1_trains_on_all_rows_and_evaluates_nothing(write, train, tmp_path):
+    """An integer, as YAML reads it; the run has no evaluation, and that is no error."""
+    facts = probed(write(ALL_ROWS))
+    assert (facts.rows, facts.held_out_rows) == (16, 0)
+    train(write(ALL_ROWS, training="{steps: 3, batch_size: 2, learning_rate: 1e-3}"), tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["eval_before"], summary["eval_after"], summary["steps_done"]) == (None, None, 3)
+
+
+def test_held_out_tasks_of_a_split_of_1_are_refused_by_their_key(write):
+    """What was asked for cannot be had; nothing is evaluated on the rows that are trained on."""
+    manifest = load_manifest(write(ALL_ROWS, training="{eval: {tasks: 4}}"))
+    with pytest.raises(ManifestError, match=r"training\.eval\.tasks: 4 .* there are 0 held-out rows"):
+        held_out_tasks(manifest, probe(manifest.environment, env_factory(manifest.environment)))
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "true"])
+def test_a_share_that_is_none_is_refused_by_its_key(write, share):
+    """More than nothing, at most all, and a number."""
+    with pytest.raises(ManifestError, match=r"environment\.train_test_split"):
+        load_manifest(write(ENVIRONMENT.replace("0.75", share)))
 
 
 def test_a_parquet_file_and_the_aliases_mean_the_same(write, tmp_path):

@@ -274,7 +274,18 @@ def test_a_split_is_the_same_every_time_and_shuffled():
     assert held_out[0] != list(split_rows(rows, 0.9, seed=1).held_out)
 
 
-@pytest.mark.parametrize(("count", "share"), [(1, 0.5), (5, 0.0), (5, 1.0), (5, 1.5)])
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("share", [1, 1.0])
+def test_a_split_of_1_trains_on_all_rows(count, share):
+    """None is held out, and the rows are what they were, in their order."""
+    rows = load_rows([{"n": n} for n in range(count)])
+    parts = split_rows(rows, share)
+    assert (list(parts.train), len(parts.held_out)) == (list(rows), 0)
+    assert parts.train.fingerprint == rows.fingerprint
+    assert parts.held_out.columns == rows.columns
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, 0.5), (5, 0.0), (5, -1), (5, 1.5)])
 def test_a_split_that_leaves_a_part_empty_is_refused(count, share):
     """Nothing is trained on the rows that measure it, and nothing is measured on no rows."""
     with pytest.raises(ConfigurationError):

@@ -68,6 +68,8 @@ class QADatasetEnv:
             )
         self.rows = rows if isinstance(rows, Rows) else load_rows(rows)
         self.held_out = held_out if isinstance(held_out, Rows) or held_out is None else load_rows(held_out)
+        if self.held_out is not None and not self.held_out:
+            self.held_out = None
         self.max_turns = max_turns
         self.max_reward = max_reward
         self.row: Mapping[str, Any] = {}

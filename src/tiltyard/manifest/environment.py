@@ -36,7 +36,7 @@ class EnvironmentSection(Section):
         default={}, description="The prompt's messages, `system_0`, `user_1`, …, with columns in braces."
     )
     train_test_split: float = Field(
-        default=0.9, gt=0, lt=1, description="The share of the rows that is trained on; the others are held out."
+        default=0.9, gt=0, le=1, description="The share of the rows that is trained on; 1 holds out none."
     )
     objective: Literal["sft", "preference"] | None = Field(
         default=None, description="With `env_type: dataset`, required: what is learned from the rows."

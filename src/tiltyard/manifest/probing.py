@@ -27,7 +27,8 @@ class EnvFacts:
     Attributes:
         max_turns: Turns of one episode: the manifest's, else the environment's own.
         rows: Training rows; None for an environment that is not made of rows.
-        held_out_rows: Rows of the held-out split (its attribute `evaluation_size`); None when it does not say.
+        held_out_rows: Rows of the held-out split (its attribute `evaluation_size`); 0 when rows are known to have none,
+            None when it does not say.
         tools: Whether it shows tools to the model.
         fingerprint: A hash of the training rows' content, where they are a manifest's `dataset`; None elsewhere.
     """
@@ -108,7 +109,7 @@ def _facts(section: EnvironmentSection, env: Any) -> EnvFacts:
     return EnvFacts(
         max_turns=section.max_turns or max_turns_of(env, section.source),
         rows=_rows(env, "dataset_size"),
-        held_out_rows=_rows(env, "evaluation_size"),
+        held_out_rows=0 if of_rows and env.held_out is None else _rows(env, "evaluation_size"),
         tools=not of_rows and bool(getattr(env, "tools", None)),
         fingerprint=env.rows.fingerprint if of_rows else None,
     )

@@ -100,10 +100,8 @@ class DatasetEnv:
         self.name = loaded.name
         self.encoder = RowEncoder(tokenizer, settings)
         made = self._made_by(response_column, prompt_of)
-        parts: dict[str, Rows | Sequence[Mapping[str, Any]]] = {"train": loaded, "held_out": ()}
-        if train_test_split != 1:
-            split = split_rows(loaded, train_test_split, seed=seed)
-            parts = {"train": split.train, "held_out": split.held_out}
+        split = split_rows(loaded, train_test_split, seed=seed)
+        parts = {"train": split.train, "held_out": split.held_out}
         found = {part: _encoded(part, given, made) for part, given in parts.items()}
         self.train, self.held_out = (tuple(examples) for examples, _ in found.values())
         self.counts = {part: counts for part, (_, counts) in found.items()}
