@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import shlex
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 """Exit codes: a check found an error or a run came to nothing, the input cannot be used, Ctrl-C."""
+
+HIGHEST_PORT = 65535
 
 SANDBOX_LIMITS = {
     "memory_mib": "memory in MiB",
@@ -47,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("tiltyard: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as error:  # of an environment or a reward: its code must not pass for that of the command
+        print(f"tiltyard: {_exit_text(error)}", file=sys.stderr)
+        return FAILED
     except BrokenPipeError:  # whoever read the output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -85,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         "--env-config", default="{}", metavar="YAML", help="its keyword arguments, such as '{target: 7}'"
     )
     serve.add_argument("--host", default="127.0.0.1", help="what to bind to; others than this machine need a token")
-    serve.add_argument("--port", type=int, default=8000, help="the port; 0 takes a free one (default: 8000)")
+    serve.add_argument("--port", type=_port, default=8000, help="the port; 0 takes a free one (default: 8000)")
     serve.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
     serve.add_argument("--max-concurrent-envs", type=int, metavar="N", help="sessions in each of them (default: 64)")
     serve.add_argument("--token-env", metavar="NAME", help="the variable that holds the token that clients must send")
@@ -108,9 +115,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _exit_text(error: SystemExit) -> str:
+    """Say who asked Python to exit, and that nothing here may."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "_sitebuiltins" not in frame.filename]
+    return (
+        f"{frames[-1].filename}, line {frames[-1].lineno}, asked Python to exit (SystemExit: {error.code}); what a "
+        "command loads or calls must return, or raise an error"
+    )
+
+
+def _port(text: str) -> int:
+    """The number of a TCP port, 0 for a free one."""
+    if not (text.isdecimal() and int(text) <= HIGHEST_PORT):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {HIGHEST_PORT}, got {text!r}")
+    return int(text)
+
+
 def _add_sandbox(sandbox: argparse.ArgumentParser) -> None:
     sandbox.add_argument("--host", default="127.0.0.1", help="what to bind to (default: this machine alone)")
-    sandbox.add_argument("--port", type=int, default=8890, help="the port; 0 takes a free one (default: 8890)")
+    sandbox.add_argument("--port", type=_port, default=8890, help="the port; 0 takes a free one (default: 8890)")
     sandbox.add_argument("--key", help="what clients must send as their API key (default: a random one)")
     sandbox.add_argument("--template", action="append", default=[], metavar="NAME", help="another name for `base`")
     sandbox.add_argument("--templates", metavar="FILE", help="a YAML file of templates: docs/sandboxes.md")
@@ -197,8 +220,9 @@ def _train(arguments: argparse.Namespace) -> int:
     from tiltyard.train.run_folder import RunFolder
 
     if arguments.resume:
-        from tiltyard.manifest.resuming import resumed_manifest
+        from tiltyard.manifest.resuming import refuse_episodes, resumed_manifest
 
+        refuse_episodes(arguments.resume)
         manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
         _ready(manifest, arguments)
         return _run(manifest, lambda: RunFolder.resume(arguments.resume, manifest_to_yaml(manifest)))
@@ -258,7 +282,7 @@ def _play(arguments: argparse.Namespace) -> int:
     summary = play_manifest(manifest, folder, request, episode_observer())
     print(episodes_text(summary))
     if summary["failed"] or summary["missing"]:
-        print(f"go on with  tiltyard {arguments.command} --resume {folder.path}")
+        print(f"go on with  tiltyard {arguments.command} --resume {shlex.quote(str(folder.path))}")
     if summary["interrupted"]:
         return INTERRUPTED
     return FAILED if summary["failed"] == summary["episodes"] else 0
@@ -434,7 +458,7 @@ def _run(manifest: "Manifest", open_folder: Callable[[], "RunFolder"]) -> int:
     if folder.writes:
         print(summary_text(summary))
     if summary["interrupted"]:
-        print(f"go on with  tiltyard train --resume {folder.path}")
+        print(f"go on with  tiltyard train --resume {shlex.quote(str(folder.path))}")
         return INTERRUPTED
     return FAILED if learned_nothing(summary) else 0
 

@@ -1,6 +1,5 @@
 """From a manifest to episodes that are played and not learned from, by a local model or by one behind a server."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from tiltyard.build import (
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest import Manifest
 from tiltyard.manifest.algorithms import PolicyGradientSection
+from tiltyard.manifest.resuming import kept_request
 from tiltyard.planning import EVAL_TASKS, held_out_tasks, limits, placement, sampling
 from tiltyard.policies.base import Sampling
 from tiltyard.report.page import leave_report
@@ -132,10 +132,9 @@ def resumed_request(run: str | Path, given: Mapping[str, Any]) -> Request:
         given: Fields of `Request` and of `Server`, only those that are given.
 
     Raises:
-        ConfigurationError: The folder holds no such episodes, or something else differs.
+        ConfigurationError: The folder holds no such episodes, its `run.json` is damaged, or something else differs.
     """
-    file = Path(run) / "run.json"
-    kept = json.loads(file.read_text(encoding="utf-8")).get("request") if file.is_file() else None
+    kept = kept_request(run)
     if kept is None:
         raise ConfigurationError(f"{Path(run).absolute()} holds no episodes of `tiltyard eval` or `tiltyard rollout`")
     before = {**kept, **(kept["server"] or {})}

@@ -7,6 +7,7 @@ from typing import Any
 from tiltyard.errors import ConfigurationError, ManifestError
 from tiltyard.manifest.loading import load_manifest, manifest_from_text
 from tiltyard.manifest.sections import Manifest
+from tiltyard.train.run_folder import RunFolder
 
 MAY_CHANGE = frozenset(
     {
@@ -42,6 +43,28 @@ def manifest_of(run: str | Path) -> Manifest:
         raise ConfigurationError(f"{config.parent.absolute()} is no run folder: it has no config.yaml")
     text = config.read_text(encoding="utf-8")
     return manifest_from_text(text, source=str(config), base=config.absolute().parent)
+
+
+def kept_request(run: str | Path) -> dict[str, Any] | None:
+    """Return what an evaluation or a rollout was begun with; None in the folder of a training run.
+
+    Raises:
+        ConfigurationError: Its `run.json` is damaged.
+    """
+    return RunFolder.beside(run).read_state().get("request")
+
+
+def refuse_episodes(run: str | Path) -> None:
+    """Refuse to train in the folder of an evaluation or a rollout.
+
+    Raises:
+        ConfigurationError: It is one, or its `run.json` is damaged.
+    """
+    if kept_request(run) is not None:
+        raise ConfigurationError(
+            f"{Path(run).absolute()} holds an evaluation or a rollout, and no run to go on with; give the folder of a "
+            "run, or begin one with --out"
+        )
 
 
 def refuse_changes(run: str | Path, before: Manifest, after: Manifest) -> None:

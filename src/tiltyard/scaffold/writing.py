@@ -1,5 +1,6 @@
 """Writes the files of a first environment into a new folder, and finds the manifest in such a folder."""
 
+import shlex
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -29,8 +30,9 @@ class Scaffold:
         paths = {str(self.folder / name): told for name, told in _FILES.items()}
         wide = max(map(len, paths))
         lines = [f"{path:{wide}}  {told}" for path, told in paths.items()]
-        commands = ("tiltyard check {0}", "python -m pytest {0}", f"tiltyard train {{0}}/{MANIFEST}")
-        return "\n".join([*lines, "next:", *(f"  {command.format(self.folder)}" for command in commands)])
+        folder, manifest = (shlex.quote(str(path)) for path in (self.folder, self.folder / MANIFEST))
+        commands = (f"tiltyard check {folder}", f"python -m pytest {folder}", f"tiltyard train {manifest}")
+        return "\n".join([*lines, "next:", *(f"  {command}" for command in commands)])
 
 
 def write_scaffold(folder: str | Path, *, tools: bool = False) -> Scaffold:
