@@ -72,16 +72,10 @@ def train_llm_rollout(
         NonFiniteError: A loss or gradient was not finite.
     """
     require("torch", "train")
-    if resume and out is None:
-        raise ConfigurationError("resume goes on with the run in `out`: give its folder")
-    path = Path(out if out is not None else f"runs/train-{time.strftime('%Y%m%d-%H%M%S')}")
-    settings = manifest_of(path) if resume and config is None else settings_of(config)
+    path, settings = begun(config, out, resume=resume)
     manifest = _with(settings, env_factory, policy)
     given = Given(_made_by(env_factory, manifest), **_model_of(policy))
-    if resume:
-        refuse_changes(path, manifest_of(path), manifest)
-    processes = joined()
-    folder = opened(path, manifest, processes, resume=resume)
+    folder, processes = opened(path, manifest, resume=resume)
     summary = train_manifest(manifest, folder, observer or observer_of(folder), given, processes)
     if learned_nothing(summary):
         warnings.warn(
@@ -92,14 +86,31 @@ def train_llm_rollout(
     return summary
 
 
-def opened(path: Path, manifest: Manifest, processes: Processes, *, resume: bool) -> RunFolder:
-    """The run's folder: made or opened by the first process, beside which the others are.
+def begun(
+    config: Config | None, out: str | os.PathLike[str] | None, *, resume: bool
+) -> tuple[Path, Manifest | dict[str, Any]]:
+    """The folder of a run that is called for, and its settings as they were given.
 
     Raises:
-        ConfigurationError: It cannot be made, or there is no run to go on with.
+        ConfigurationError: There is no run to go on with, or `config` is of no known kind.
     """
+    if resume and out is None:
+        raise ConfigurationError("resume goes on with the run in `out`: give its folder")
+    path = Path(out if out is not None else f"runs/train-{time.strftime('%Y%m%d-%H%M%S')}")
+    return path, manifest_of(path) if resume and config is None else settings_of(config)
+
+
+def opened(path: Path, manifest: Manifest, *, resume: bool) -> tuple[RunFolder, Processes]:
+    """The run's folder, made or opened by the first process, and those that train together.
+
+    Raises:
+        ConfigurationError: It cannot be made, there is no run to go on with, or the run is of other settings.
+    """
+    if resume:
+        refuse_changes(path, manifest_of(path), manifest)
+    processes = joined()
     start = RunFolder.resume if resume else RunFolder.create
-    return RunFolder.shared(lambda: start(path, manifest_to_yaml(manifest)), processes)
+    return RunFolder.shared(lambda: start(path, manifest_to_yaml(manifest)), processes), processes
 
 
 def observer_of(folder: RunFolder) -> RunObserver:
@@ -123,22 +134,29 @@ def settings_of(config: Config | None) -> Manifest | dict[str, Any]:
 
 def _with(config: Manifest | dict[str, Any], env_factory: Any, policy: Any) -> Manifest:
     """Put the names of what was given as an object into the manifest, in place of what stood there."""
-    values = config.model_dump() if isinstance(config, Manifest) else dict(config)
-    environment, model = (dict(values.get(name) or {}) for name in ("environment", "model"))
-    environment.setdefault("env_type", "rollout")
-    if environment["env_type"] != "rollout":
-        raise ConfigurationError(
-            f"train_llm_rollout has a model play: environment.env_type is rollout, got {environment['env_type']!r}"
-        )
+    values, environment = named(config, policy, "rollout", "train_llm_rollout has a model play")
     if env_factory is not None:
         environment.update(dict.fromkeys(_SOURCES))
         name = _name_of(env_factory)
         environment["env_url" if is_url(name) else "entrypoint"] = name
+    return manifest_from_values({**values, "environment": environment}, source="config", base=Path.cwd())
+
+
+def named(
+    config: Manifest | dict[str, Any], policy: Any, env_type: str, what: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A manifest's values with the name of a model that was given, and its environment, which must be of this type.
+
+    Raises:
+        ConfigurationError: It is of another type; `what` says why that cannot be.
+    """
+    values = config.model_dump() if isinstance(config, Manifest) else dict(config)
+    environment, model = (dict(values.get(name) or {}) for name in ("environment", "model"))
+    if environment.setdefault("env_type", env_type) != env_type:
+        raise ConfigurationError(f"{what}: environment.env_type is {env_type}, got {environment['env_type']!r}")
     if policy is not None:
         model["name"] = policy if isinstance(policy, str) else getattr(policy, "name", f"{ELSEWHERE}/policy")
-    return manifest_from_values(
-        {**values, "environment": environment, "model": model}, source="config", base=Path.cwd()
-    )
+    return {**values, "model": model}, environment
 
 
 def _name_of(env_factory: Any) -> str:

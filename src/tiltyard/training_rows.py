@@ -1,8 +1,6 @@
 """Training on rows from Python: rows, a model and settings that are plain objects, in place of a manifest."""
 
 import os
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +8,9 @@ from tiltyard._optional import require
 from tiltyard.build_dataset import GivenRows, train_dataset_manifest
 from tiltyard.errors import ConfigurationError
 from tiltyard.manifest import Manifest, manifest_from_values
-from tiltyard.manifest.resuming import manifest_of, refuse_changes
 from tiltyard.rows import Rows, load_rows
 from tiltyard.train.observer import RunObserver
-from tiltyard.train.processes import joined
-from tiltyard.training import ELSEWHERE, Config, observer_of, opened, settings_of
+from tiltyard.training import ELSEWHERE, Config, begun, named, observer_of, opened
 
 if TYPE_CHECKING:
     from tiltyard.models.loading import LoadedModel
@@ -63,10 +59,7 @@ def train_llm_dataset(
     from tiltyard.models.trainable import TrainableModel
     from tiltyard.train.dataset_env import DatasetEnv
 
-    if resume and out is None:
-        raise ConfigurationError("resume goes on with the run in `out`: give its folder")
-    path = Path(out if out is not None else f"runs/train-{time.strftime('%Y%m%d-%H%M%S')}")
-    settings = manifest_of(path) if resume and config is None else settings_of(config)
+    path, settings = begun(config, out, resume=resume)
     rows = env if env is None or isinstance(env, DatasetEnv | Rows) else load_rows(env)
     if isinstance(policy, TrainableModel) and not isinstance(env, DatasetEnv):
         raise ConfigurationError("a model that is trainable already has no tokenizer here: give a DatasetEnv with it")
@@ -82,22 +75,13 @@ def train_llm_dataset(
         loaded=policy if isinstance(policy, LoadedModel) else None,
         model=policy if isinstance(policy, TrainableModel) else None,
     )
-    if resume:
-        refuse_changes(path, manifest_of(path), manifest)
-    processes = joined()
-    folder = opened(path, manifest, processes, resume=resume)
+    folder, processes = opened(path, manifest, resume=resume)
     return train_dataset_manifest(manifest, folder, observer or observer_of(folder), given, processes)
 
 
 def _with(config: Manifest | dict[str, Any], rows: "DatasetEnv | Rows | None", policy: Any) -> Manifest:
     """Put the names of what was given as an object into the manifest, in place of what stood there."""
-    values = config.model_dump() if isinstance(config, Manifest) else dict(config)
-    environment, model = (dict(values.get(name) or {}) for name in ("environment", "model"))
-    environment.setdefault("env_type", "dataset")
-    if environment["env_type"] != "dataset":
-        raise ConfigurationError(
-            f"train_llm_dataset learns from rows: environment.env_type is dataset, got {environment['env_type']!r}"
-        )
+    values, environment = named(config, policy, "dataset", "train_llm_dataset learns from rows")
     if rows is not None:
         environment["dataset"] = f"hub:{ELSEWHERE}/rows"
         objective = None if isinstance(rows, Rows) else rows.objective
@@ -105,7 +89,4 @@ def _with(config: Manifest | dict[str, Any], rows: "DatasetEnv | Rows | None", p
             raise ConfigurationError(
                 f"the DatasetEnv is for {objective!r}, and environment.objective is {environment['objective']!r}"
             )
-    if policy is not None:
-        model["name"] = policy if isinstance(policy, str) else getattr(policy, "name", f"{ELSEWHERE}/policy")
-    made: Mapping[str, Any] = {**values, "environment": environment, "model": model}
-    return manifest_from_values(made, source="config", base=Path.cwd())
+    return manifest_from_values({**values, "environment": environment}, source="config", base=Path.cwd())

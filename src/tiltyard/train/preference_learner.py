@@ -1,6 +1,6 @@
 """The learner of preferences: pairs and the reference's log-probabilities in, one optimiser step, and its figures."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,11 +8,9 @@ from torch import Tensor
 
 from tiltyard.train.batch import TrainRow
 from tiltyard.train.examples import Pair
-from tiltyard.train.learner import Trainable
-from tiltyard.train.optimiser import OptimiserSettings
 from tiltyard.train.packing import Pack
 from tiltyard.train.preference_loss import PairLogprobs, pair_losses
-from tiltyard.train.processes import ALONE, Processes, share, woven
+from tiltyard.train.processes import share, woven
 from tiltyard.train.row_learner import RowLearner
 from tiltyard.train.supervised_algorithms import DPO
 
@@ -88,21 +86,8 @@ class PreferenceStep:
     grad_norm: float
 
 
-class PreferenceLearner(RowLearner):
+class PreferenceLearner(RowLearner[DPO]):
     """Learns which of two answers is the better one; see `RowLearner`. `algorithm` says which loss."""
-
-    def __init__(
-        self,
-        trainable: Trainable,
-        algorithm: DPO,
-        settings: OptimiserSettings,
-        *,
-        pack_tokens: int | None = None,
-        before_step: Callable[[], None] | None = None,
-        processes: Processes = ALONE,
-    ) -> None:
-        super().__init__(trainable, settings, pack_tokens=pack_tokens, before_step=before_step, processes=processes)
-        self.algorithm = algorithm
 
     def update(self, pairs: Sequence[Pair], references: Sequence[Logprobs]) -> PreferenceStep:
         """Take one optimiser step over all of these pairs: the mean of their losses.

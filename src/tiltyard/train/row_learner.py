@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
@@ -13,19 +13,22 @@ from tiltyard.train.learner import MIN_PACK_TOKENS, Trainable
 from tiltyard.train.optimiser import Optimiser, OptimiserSettings
 from tiltyard.train.packing import Pack
 from tiltyard.train.processes import ALONE, Processes, in_all
+from tiltyard.train.supervised_algorithms import DPO, SFT
 
 T = TypeVar("T")
+A = TypeVar("A", SFT, DPO)
 
 ROWS_NAMED = 5
 
 
-class RowLearner:
+class RowLearner(Generic[A]):
     """Takes optimiser steps, with gradients accumulated over packs of rows.
 
     The model is put in eval mode, so that dropout is off. Its forward plan is checked once, at construction.
 
     Attributes:
         trainable: The model, and which of its parameters train.
+        algorithm: What is learned from rows.
         plan: How rows are laid out for it.
         step: How many optimiser steps were taken.
         pack_tokens: The most tokens in one forward pass.
@@ -35,6 +38,7 @@ class RowLearner:
     def __init__(
         self,
         trainable: Trainable,
+        algorithm: A,
         settings: OptimiserSettings,
         *,
         pack_tokens: int | None = None,
@@ -45,6 +49,7 @@ class RowLearner:
 
         Args:
             trainable: The model, and which of its parameters train.
+            algorithm: What is learned from rows.
             settings: Of the optimiser.
             pack_tokens: The most tokens in one forward pass; None takes the model's hidden size, at least 512, where
                 attention over a packed sequence is still cheap against the rest. A longer row stands alone.
@@ -58,6 +63,7 @@ class RowLearner:
         if not parameters:
             raise ConfigurationError("the model has no parameter to train; pick 'full', 'last:K' or 'lora'")
         self.trainable = trainable
+        self.algorithm = algorithm
         self.step = 0
         trainable.model.eval()
         self.plan: ForwardPlan = check_packing(trainable.model)

@@ -1,7 +1,7 @@
 """The learner of SFT: examples in, one optimiser step, and what it came to."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,10 +9,8 @@ from torch import Tensor
 
 from tiltyard.train.batch import TrainRow
 from tiltyard.train.examples import Example
-from tiltyard.train.learner import Trainable
 from tiltyard.train.loss import token_weights
-from tiltyard.train.optimiser import OptimiserSettings
-from tiltyard.train.processes import ALONE, Processes, share, woven
+from tiltyard.train.processes import share, woven
 from tiltyard.train.row_learner import RowLearner
 from tiltyard.train.supervised_algorithms import SFT
 
@@ -57,21 +55,8 @@ class ExampleScore:
     right: int
 
 
-class SFTLearner(RowLearner):
+class SFTLearner(RowLearner[SFT]):
     """Learns examples; see `RowLearner`. `algorithm` says how tokens are averaged."""
-
-    def __init__(
-        self,
-        trainable: Trainable,
-        algorithm: SFT,
-        settings: OptimiserSettings,
-        *,
-        pack_tokens: int | None = None,
-        before_step: Callable[[], None] | None = None,
-        processes: Processes = ALONE,
-    ) -> None:
-        super().__init__(trainable, settings, pack_tokens=pack_tokens, before_step=before_step, processes=processes)
-        self.algorithm = algorithm
 
     def update(self, examples: Sequence[Example]) -> SFTStep:
         """Take one optimiser step over all of these, in as many forward passes as they need.
