@@ -59,3 +59,11 @@ def test_students_t_agrees_with_the_tables(freedom, table):
 def test_above_means_that_the_intervals_are_apart(one, other, above):
     """A higher mean alone is not above."""
     assert one.above(other) is above
+
+
+@pytest.mark.parametrize("values", [[1e308, 1e308], [1.7e308, -1.7e308, 0.0], [1e308]])
+def test_the_mean_of_values_near_the_largest_float_has_no_interval(values):
+    """Rewards are finite, however large; their sum need not be, and no evaluation stops for it."""
+    found = interval.mean(values)
+    assert found.mean == pytest.approx(sum(value / len(values) for value in values))
+    assert (found.low, found.high, found.n) == (None, None, len(values))

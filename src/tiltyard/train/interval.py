@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,10 +76,12 @@ def share_of_tasks(rates: Sequence[float], episodes: int) -> Interval:
 
 
 def mean(values: Sequence[float]) -> Interval:
-    """The interval of a mean, by Student's t; one value has no interval."""
+    """The interval of a mean, by Student's t; one value has none, nor have values near the largest float."""
     n = len(values)
     if n == 0:
         return Interval(None, None, None, 0)
+    if max(map(abs, values)) > sys.float_info.max / (16 * n):
+        return Interval(math.fsum(value / n for value in values), None, None, n)
     centre = statistics.fmean(values)
     if n == 1:
         return Interval(centre, None, None, 1)
