@@ -268,6 +268,7 @@ def _play(arguments: argparse.Namespace) -> int:
         manifest = resumed_manifest(arguments.resume, arguments.manifest, arguments.set)
         _ready(manifest, arguments)
         request = resumed_request(arguments.resume, given)
+        _quiet(request.server is not None)
         folder = RunFolder.resume(arguments.resume, manifest_to_yaml(manifest))
     else:
         if arguments.manifest is None:
@@ -275,10 +276,9 @@ def _play(arguments: argparse.Namespace) -> int:
         manifest = load_manifest(arguments.manifest, arguments.set)
         _ready(manifest, arguments)
         request = new_request({"split": "train", **given})
+        _quiet(request.server is not None)
         name = _run_name(f"{Path(arguments.manifest).stem}-{arguments.command}")
         folder = RunFolder.create(arguments.out or name, manifest_to_yaml(manifest))
-    if request.server is None:
-        _quiet()
     summary = play_manifest(manifest, folder, request, episode_observer())
     print(episodes_text(summary))
     if summary["failed"] or summary["missing"]:
@@ -450,9 +450,9 @@ def _run(manifest: "Manifest", open_folder: Callable[[], "RunFolder"]) -> int:
     from tiltyard.train.processes import joined
     from tiltyard.train.run_folder import RunFolder
 
+    _quiet()  # takes seconds, in which no folder must be left behind
     processes = joined()
     folder = RunFolder.shared(open_folder, processes)
-    _quiet()
     observer = terminal_observer() if folder.writes else SilentObserver()
     summary = train_manifest(manifest, folder, observer, processes=processes)
     if folder.writes:
@@ -463,8 +463,10 @@ def _run(manifest: "Manifest", open_folder: Callable[[], "RunFolder"]) -> int:
     return FAILED if learned_nothing(summary) else 0
 
 
-def _quiet() -> None:
-    """Keep the model library's own progress bars out of ours."""
+def _quiet(served: bool = False) -> None:
+    """Load the model library, unless the model is served elsewhere, and keep its progress bars out of ours."""
+    if served:
+        return
     from tiltyard._optional import require
 
     require("torch", "train")

@@ -1,6 +1,8 @@
 """What a user does wrong is one message and a code that says so: never a traceback, never silence."""
 
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -75,3 +77,14 @@ def test_a_damaged_run_file_is_told(write_manifest, tmp_path, capsys, command, d
     capsys.readouterr()
     assert main([command, "--resume", str(out)]) == 2
     assert capsys.readouterr().err.startswith(f"tiltyard: {out}/run.json is damaged")
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_no_folder_is_left_where_the_model_library_is_not_there(write_manifest, tmp_path, command):
+    """It is loaded before the folder is made: Ctrl-C in those seconds leaves nothing behind either."""
+    out = tmp_path / "run"
+    code = "import sys; sys.modules['torch'] = None; from tiltyard.cli import main; sys.exit(main(sys.argv[1:]))"
+    made = [sys.executable, "-c", code, command, str(write_manifest()), "--out", str(out)]
+    ended = subprocess.run(made, capture_output=True, text=True, check=False)
+    assert (ended.returncode, out.exists()) == (2, False)
+    assert ended.stderr.startswith("tiltyard: ")
