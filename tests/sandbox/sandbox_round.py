@@ -30,6 +30,9 @@ def play(url: str, key: str) -> dict:
     sandbox.files.write("d/f", "grüße")
     told["files"] = [sandbox.files.read("d/f"), sandbox.files.exists("no"), [e.path for e in sandbox.files.list("d")]]
     sandbox.set_timeout(100)
+    sandbox.pause(keep_memory=False)
+    e2b.Sandbox.connect(sandbox.sandbox_id, **options)
+    told["kept"] = sandbox.files.exists("d/f")
     sandbox.pause()
     told["paused"] = [sandbox.is_running(), e2b.Sandbox.connect(sandbox.sandbox_id, **options).is_running()]
     told["ended"] = [sandbox.kill(), sandbox.is_running(), sandbox.sandbox_id in names(options)]

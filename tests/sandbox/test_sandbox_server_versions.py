@@ -25,6 +25,7 @@ EXPECTED = {
     "fed": "fed",
     "killed": [True, False],
     "files": ["grüße", False, ["/home/user/d/f"]],
+    "kept": True,
     "paused": [False, True],
     "ended": [True, False, False],
     "gone": True,

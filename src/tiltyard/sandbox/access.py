@@ -44,7 +44,7 @@ async def sandbox_of(request: Request, sandboxes: Sandboxes, *, wakes: bool = Tr
         raise _gone(_sandbox_id(request))
     _check_token(request, sandbox)
     if sandbox.paused:
-        if not (wakes and sandbox.asked.auto_resume):
+        if not (wakes and sandbox.wakes):
             raise _gone(sandbox.id, "it is paused; connect to it to let it go on")
         await sandboxes.resume(sandbox, sandbox.asked.timeout_s)
     return sandbox

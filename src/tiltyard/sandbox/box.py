@@ -266,6 +266,22 @@ class Box:
         """
         await self._state.resume()
 
+    async def halt(self) -> None:
+        """Stop what runs in it now; what is started after that runs.
+
+        Raises:
+            BoxGoneError: It is dead.
+        """
+        await self._link.call("stop")
+
+    async def go_on(self) -> None:
+        """Let go on what `halt` stopped.
+
+        Raises:
+            BoxGoneError: It is dead.
+        """
+        await self._link.call("go_on")
+
     async def metrics(self) -> BoxMetrics:
         """What it uses now; CPU since the last time that this was asked.
 

@@ -3,7 +3,6 @@
 So the set-up commands of a template are run once, and a sandbox can begin as another was left.
 """
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -62,6 +61,10 @@ class Baked:
 
     archive: Path
 
+    def remove(self) -> None:
+        """Keep them no longer; whoever reads them reads to the end."""
+        self.archive.unlink(missing_ok=True)
+
 
 async def bake(box: Box, archive: Path) -> Baked:
     """Run the set-up commands of a sandbox's template in it, and keep what they left, but for temporary files.
@@ -88,6 +91,17 @@ async def keep_files(box: Box, archive: Path) -> Baked:
         BoxError: The sandbox is dead, or has no process left to be had.
     """
     return await _packed(box, archive, f"the files of sandbox {box.id!r}", ())
+
+
+async def keep_still(box: Box, archive: Path) -> Baked:
+    """As `keep_files`, with all that runs in the sandbox stopped: it is then killed, and goes on only if this fails."""
+    await box.halt()
+    try:
+        return await keep_files(box, archive)
+    except BaseException:
+        if box.alive:
+            await box.go_on()
+        raise
 
 
 async def _packed(box: Box, archive: Path, what: str, left_out: tuple[str, ...]) -> Baked:
@@ -125,14 +139,23 @@ async def spread(box: Box, baked: Baked) -> None:
     """Put kept files into a new sandbox.
 
     Raises:
-        ConfigurationError: It does not fit.
+        ConfigurationError: It does not fit, or the files were removed.
         BoxError: The sandbox is dead.
     """
+    try:
+        archive = baked.archive.open("rb")
+    except FileNotFoundError as error:
+        raise ConfigurationError("the files that it was to have were deleted meanwhile") from error
+    with archive:
+        await _unpack(box, archive)
+
+
+async def _unpack(box: Box, archive: BinaryIO) -> None:
     arguments = [*box.python[1:], "-I", "-S", "-c", _SPREAD, _root(box)]
     process = await box.spawn(box.python[0], arguments, cwd="/", stdin=True)
     said = b""
     async with process.subscribe() as output:
-        async for piece in _pieces(baked.archive):
+        while piece := archive.read(_CHUNK):
             await process.send_stdin(piece)
         await process.close_stdin()
         async for item in output:
@@ -148,12 +171,6 @@ async def spread(box: Box, baked: Baked) -> None:
 def _root(box: Box) -> str:
     """The folder that a sandbox's files are in: without isolation the rest is this machine's."""
     return box.homes.outside or "/"
-
-
-async def _pieces(archive: Path) -> AsyncIterator[bytes]:
-    with archive.open("rb") as file:
-        while piece := file.read(_CHUNK):
-            yield piece
 
 
 async def _run(box: Box, cmd: str, args: list[str]) -> tuple[str, Exited]:

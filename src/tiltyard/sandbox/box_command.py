@@ -96,7 +96,9 @@ def lay_out(folder: Path, isolation: Isolation) -> None:
         made.chmod(0o755 if made.is_dir() or made.name in _PROGRAMS else 0o644)
 
 
-def box_command(isolation: Isolation, bwrap: Path, folder: Path, template: Template, limits: BoxLimits) -> list[str]:
+def box_command(
+    isolation: Isolation, bwrap: Path, folder: Path, template: Template, limits: BoxLimits, boot_id: Path
+) -> list[str]:
     """Bubblewrap's command line for a sandbox.
 
     Args:
@@ -105,6 +107,7 @@ def box_command(isolation: Isolation, bwrap: Path, folder: Path, template: Templ
         folder: Where `lay_out` wrote.
         template: What the sandbox is made of.
         limits: What it may use.
+        boot_id: A file with the number of its start, shown in place of this machine's.
     """
     if isolation.kind == "none":
         return _first_process(isolation, template, limits, folder / "inside")
@@ -119,7 +122,7 @@ def box_command(isolation: Isolation, bwrap: Path, folder: Path, template: Templ
         command += [*_system(template, folder), *python_mounts(isolation.python)]
     else:
         command += [*_root(template.root), *system_beside(isolation.python)]
-    command += ["--proc", "/proc", "--dev", "/dev"]
+    command += ["--proc", "/proc", "--ro-bind", str(boot_id), "/proc/sys/kernel/random/boot_id", "--dev", "/dev"]
     command += ["--perms", "1777", "--size", str(min(disk, memory // 8)), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - inside
     command += ["--ro-bind", str(folder / "inside"), "/.tiltyard"]
     for path in ("/tmp", "/var/tmp"):  # noqa: S108 - inside

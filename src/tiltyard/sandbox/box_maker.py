@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets
 import socket
+import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from typing import Any
 
 from tiltyard.errors import BoxError, BoxGoneError, ConfigurationError
 from tiltyard.sandbox.box import Box, BoxParts
-from tiltyard.sandbox.box_baking import Baked, bake, keep_files, spread
+from tiltyard.sandbox.box_baking import Baked, bake, keep_files, keep_still, spread
 from tiltyard.sandbox.box_command import box_command, lay_out, python_in
 from tiltyard.sandbox.box_files import Homes
 from tiltyard.sandbox.box_link import BoxLink
@@ -125,8 +126,12 @@ class BoxMaker:
         box.envs.update(envs or {})
         return box
 
-    async def keep_files(self, box: Box) -> Baked:
+    async def keep_files(self, box: Box, *, still: bool = False) -> Baked:
         """The files of a sandbox as they are now, to `take` others with; the archive is the caller's to remove.
+
+        Args:
+            box: The sandbox.
+            still: Stop what runs in it first, for a sandbox that is then killed.
 
         Raises:
             ConfigurationError: They cannot be kept.
@@ -134,7 +139,8 @@ class BoxMaker:
         """
         if self._keeping is None:
             raise BoxGoneError("the server for sandboxes is closed")
-        return await keep_files(box, self._keeping.folder / f"kept-{secrets.token_hex(8)}.tar")
+        keep = keep_still if still else keep_files
+        return await keep(box, self._keeping.folder / f"kept-{secrets.token_hex(8)}.tar")
 
     async def close(self) -> None:
         """Kill every sandbox and leave nothing."""
@@ -212,19 +218,25 @@ class BoxMaker:
         outside = str(keeping.folder / "homes" / box_id) if self.isolation.kind == "none" else None
         if outside is not None:
             Path(outside).mkdir(parents=True)
+        boot_id = keeping.folder / f"boot-{box_id}"
+        boot_id.write_text(f"{uuid.uuid4()}\n")
+        boot_id.chmod(0o644)
         order = {
             "direct": outside,
             "id": box_id,
-            "argv": box_command(self.isolation, self._bwrap, keeping.folder, template, limits),
+            "argv": box_command(self.isolation, self._bwrap, keeping.folder, template, limits, boot_id),
             "uid": _FIRST_UID + secrets.randbelow(_UIDS) if self.isolation.as_root else None,
             "seccomp": str(keeping.folder / "filter"),
             **{key: value for key, value in asdict(groups).items() if key in ("groups", "thaw", "asked")},
         }
-        ours, kept = await _ordered(keeping, order)
-        broken = asyncio.Event()
-        link = await BoxLink.over(ours, lambda _why: broken.set())
-        kept.ended.add_done_callback(lambda _: link.close("the sandbox ended"))
-        pid = await _begun(keeping, box_id, kept, link)
+        try:
+            ours, kept = await _ordered(keeping, order)
+            broken = asyncio.Event()
+            link = await BoxLink.over(ours, lambda _why: broken.set())
+            kept.ended.add_done_callback(lambda _: link.close("the sandbox ended"))
+            pid = await _begun(keeping, box_id, kept, link)
+        finally:
+            boot_id.unlink(missing_ok=True)  # it is mounted by now, and stays to be read there
         box = self._boxes[box_id] = Box(
             box_id,
             template,

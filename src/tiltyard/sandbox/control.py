@@ -89,9 +89,8 @@ class Control:
     async def connect(self, request: Request) -> Response:
         """Give a client what it needs to talk to a sandbox; a paused one goes on."""
         body = parsed_object(await whole_body(request))
-        if body.get("memory") is False:
-            raise RefusedError("unimplemented", "a sandbox cannot be booted again; it goes on where it was paused")
-        was_paused = await self._sandboxes.resume(self._found(request), integer(body, "timeout", DEFAULT_TIMEOUT_S))
+        timeout_s, memory = integer(body, "timeout", DEFAULT_TIMEOUT_S), flag(body, "memory", default=True)
+        was_paused = await self._sandboxes.resume(self._found(request), timeout_s, memory=memory)
         return JSONResponse(_handed(self._found(request)), 201 if was_paused else 200)
 
     async def set_timeout(self, request: Request) -> Response:
@@ -101,11 +100,9 @@ class Control:
         return Response(status_code=204)
 
     async def pause(self, request: Request) -> Response:
-        """Stop a sandbox where it is."""
+        """Stop a sandbox where it is, or keep its files alone."""
         body = parsed_object(await whole_body(request))
-        if body.get("memory") is False:
-            raise RefusedError("unimplemented", "a sandbox is paused with its memory or not at all")
-        await self._sandboxes.pause(self._found(request))
+        await self._sandboxes.pause(self._found(request), memory=flag(body, "memory", default=True))
         return Response(status_code=204)
 
     async def metrics(self, request: Request) -> Response:
@@ -152,9 +149,10 @@ def _asked(body: dict[str, Any]) -> Asked:
     for name, what in UNSUPPORTED.items():
         if body.get(name):
             raise RefusedError("unimplemented", f"the local sandbox server has no {what}; leave out {name!r}")
-    if body.get("autoPauseMemory") is False:
+    auto_resume, keep_memory = flag(nested(body, "autoResume"), "enabled"), flag(body, "autoPauseMemory", default=True)
+    if auto_resume and not keep_memory:
         raise RefusedError(
-            "unimplemented", "a sandbox is paused with its memory or not at all; leave out 'autoPauseMemory'"
+            "invalid_argument", "a sandbox that is paused without its memory cannot wake on use: connect"
         )
     timeout_s = integer(body, "timeout", DEFAULT_TIMEOUT_S)
     if timeout_s < 1:
@@ -165,7 +163,8 @@ def _asked(body: dict[str, Any]) -> Asked:
         envs=variables(body, "envVars"),
         metadata=text_mapping(body, "metadata"),
         on_timeout="pause" if flag(body, "autoPause") else "kill",
-        auto_resume=flag(nested(body, "autoResume"), "enabled"),
+        auto_resume=auto_resume,
+        keep_memory=keep_memory,
         network=flag(body, "allow_internet_access", default=True) and not _cut_off(nested(body, "network")),
     )
 

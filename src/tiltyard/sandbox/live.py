@@ -7,8 +7,9 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tiltyard.errors import BoxGoneError, ConfigurationError
+from tiltyard.errors import BoxError, BoxGoneError, ConfigurationError
 from tiltyard.sandbox.box import Box
+from tiltyard.sandbox.box_baking import Baked
 from tiltyard.sandbox.box_maker import BoxMaker
 from tiltyard.sandbox.box_model import Template
 from tiltyard.sandbox.refusal import RefusedError, no_such_sandbox
@@ -37,6 +38,7 @@ class Asked:
         metadata: What the sandbox can be found by.
         on_timeout: What becomes of it when its time is over.
         auto_resume: A paused one wakes when it is asked for something.
+        keep_memory: False ends its processes when it is paused at the end of its time, and keeps its files.
         network: False takes the network away where the template has it.
     """
 
@@ -46,6 +48,7 @@ class Asked:
     metadata: Mapping[str, str] = field(default_factory=dict)
     on_timeout: OnTimeout = "kill"
     auto_resume: bool = False
+    keep_memory: bool = True
     network: bool = True
 
 
@@ -56,7 +59,10 @@ def with_offline(templates: Iterable[Template]) -> list[Template]:
 
 
 class LiveSandbox:
-    """One sandbox: a box, and what the server knows of it; `number` counts those that the server has made."""
+    """One sandbox: a box, and what the server knows of it; `number` counts those that the server has made.
+
+    Paused without its memory it has `files`, and its box is dead until it begins again in another.
+    """
 
     def __init__(self, number: int, box: Box, asked: Asked) -> None:
         self.number = number
@@ -67,8 +73,26 @@ class LiveSandbox:
         self.started_at = int(time.time() * 1000) / 1000  # as clients see it: what they send back is the same
         self.ends_at = self.started_at
         self.paused = False
+        self.files: Baked | None = None
         self.watchers = Watchers(box)
         self.changing = asyncio.Lock()
+
+    @property
+    def wakes(self) -> bool:
+        """True when a request is enough to let it go on; one without its memory waits for a client to connect."""
+        return self.asked.auto_resume and self.files is None
+
+    def begin_again(self, box: Box) -> None:
+        """Be this box from now on; the files that were kept for it are in it."""
+        self.box = box
+        self.watchers = Watchers(box)
+        self.discard_files()
+
+    def discard_files(self) -> None:
+        """Keep no longer what it was to begin again with."""
+        files, self.files = self.files, None
+        if files is not None:
+            files.remove()
 
     @property
     def state(self) -> str:
@@ -162,36 +186,48 @@ class Sandboxes:
     async def kill(self, sandbox: LiveSandbox) -> None:
         """End it; streams of its commands are cut."""
         self._forget(sandbox)
+        sandbox.discard_files()
         await sandbox.box.kill()
 
-    async def pause(self, sandbox: LiveSandbox) -> None:
-        """Stop its processes where they are; it keeps its memory and has no time-out.
+    async def pause(self, sandbox: LiveSandbox, *, memory: bool = True) -> None:
+        """Stop its processes where they are, or end them and keep the files alone; it has no time-out then.
 
         Raises:
-            RefusedError: It is paused, or gone.
+            RefusedError: It is paused, or gone, or its files cannot be kept.
         """
         async with sandbox.changing:
-            self.get(sandbox.id)
-            if sandbox.paused:
-                raise RefusedError("failed_precondition", f"the sandbox {sandbox.id!r} is already paused")
-            await sandbox.box.pause()
-            sandbox.paused = True
-            self._stop_timer(sandbox)
+            await self._pause(sandbox, memory=memory)
 
-    async def resume(self, sandbox: LiveSandbox, timeout_s: int) -> bool:
+    async def _pause(self, sandbox: LiveSandbox, *, memory: bool) -> None:
+        self.get(sandbox.id)
+        if sandbox.paused:
+            raise RefusedError("failed_precondition", f"the sandbox {sandbox.id!r} is already paused")
+        if memory:
+            await sandbox.box.pause()
+        else:
+            await self._lay_down(sandbox)
+        sandbox.paused = True
+        self._stop_timer(sandbox)
+
+    async def resume(self, sandbox: LiveSandbox, timeout_s: int, *, memory: bool = True) -> bool:
         """Let it go on, for so long from now; True when it was paused.
 
-        A running one is not shortened.
+        A running one is not shortened. Without memory, one that was paused begins again with its files.
 
         Raises:
-            RefusedError: It is gone, or the time-out is no number of seconds.
+            RefusedError: It is gone, cannot begin again, or the time-out is no number of seconds.
         """
         _check_timeout(timeout_s)
         async with sandbox.changing:
             self.get(sandbox.id)
             was_paused = sandbox.paused
             if was_paused:
-                await sandbox.box.resume()
+                if sandbox.files is None:
+                    await sandbox.box.resume()
+                    if not memory:
+                        await self._drop_memory(sandbox)
+                if sandbox.files is not None:
+                    await self._begin_again(sandbox)
                 sandbox.paused = False
             if was_paused or time.time() + timeout_s > sandbox.ends_at:
                 self.set_timeout(sandbox, timeout_s)
@@ -214,6 +250,40 @@ class Sandboxes:
                 raise RefusedError("failed_precondition", str(error)) from error
             return self.snapshots.add(sandbox.id, name, sandbox.box.template, files)
 
+    async def _lay_down(self, sandbox: LiveSandbox) -> None:
+        """Keep its files and end its box."""
+        try:
+            files = await self._maker.keep_files(sandbox.box, still=True)
+        except ConfigurationError as error:
+            raise RefusedError("failed_precondition", str(error)) from error
+        if sandbox.id not in self._live:
+            files.remove()
+            raise no_such_sandbox(sandbox.id)
+        sandbox.files = files
+        sandbox.paused = True
+        await sandbox.box.kill("the sandbox was paused without its memory")
+
+    async def _drop_memory(self, sandbox: LiveSandbox) -> None:
+        try:
+            await self._lay_down(sandbox)
+        except RefusedError:
+            if sandbox.id in self._live:
+                await sandbox.box.pause()
+            raise
+
+    async def _begin_again(self, sandbox: LiveSandbox) -> None:
+        """Give it a new box with the files of the one that it had."""
+        try:
+            box = await self._maker.take(sandbox.box.template.name, sandbox.asked.envs, files=sandbox.files)
+        except (BoxGoneError, ConfigurationError) as error:
+            self.get(sandbox.id)
+            raise RefusedError("internal", f"the sandbox {sandbox.id!r} cannot begin again: {error}") from error
+        if sandbox.id not in self._live:
+            await box.kill()
+            raise no_such_sandbox(sandbox.id)
+        sandbox.begin_again(box)
+        self._spawn(self._bury(sandbox))
+
     async def close(self) -> None:
         """End all of them."""
         self._closed = True
@@ -223,21 +293,26 @@ class Sandboxes:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _expire(self, sandbox: LiveSandbox) -> None:
+        self._stop_timer(sandbox)
         self._spawn(self._end_of_time(sandbox))
 
     async def _end_of_time(self, sandbox: LiveSandbox) -> None:
         if sandbox.asked.on_timeout == "kill":
             await self.kill(sandbox)
             return
-        try:
-            await self.pause(sandbox)
-        except (RefusedError, BoxGoneError):
-            return  # it was paused, killed or dead in the meantime
+        async with sandbox.changing:
+            if sandbox.id not in self._live or sandbox.id in self._timers or sandbox.paused:
+                return  # it was killed, given more time or paused in the meantime
+            try:
+                await self._pause(sandbox, memory=sandbox.asked.keep_memory)
+            except (RefusedError, BoxError):
+                await self.kill(sandbox)  # one that cannot be paused would live for ever
 
     async def _bury(self, sandbox: LiveSandbox) -> None:
         """Forget a sandbox whose box dies by itself."""
-        await sandbox.box.wait_dead()
-        if sandbox.id in self._live:
+        box = sandbox.box
+        await box.wait_dead()
+        if sandbox.id in self._live and sandbox.box is box and sandbox.files is None:
             await self.kill(sandbox)
 
     def _forget(self, sandbox: LiveSandbox) -> None:

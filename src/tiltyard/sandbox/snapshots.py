@@ -80,5 +80,5 @@ class Snapshots:
         if found is None:
             return False
         del self._kept[found.id]
-        found.files.archive.unlink(missing_ok=True)
+        found.files.remove()
         return True
