@@ -182,11 +182,22 @@ class _Stage:
 
 def _tasks(manifest: Manifest, facts: EnvFacts, request: Request) -> list[Task]:
     if request.split == "held-out":
-        if not (tasks := held_out_tasks(manifest, facts, request.tasks)):
-            raise ManifestError("training.eval.tasks: an evaluation needs at least 1 task, got 0")
+        if facts.held_out_rows == 0 or not (tasks := held_out_tasks(manifest, facts, request.tasks)):
+            raise ManifestError(_no_tasks(manifest, facts))
         return tasks
     count = request.tasks or min(EVAL_TASKS, facts.rows or EVAL_TASKS)
     return TaskAssigner(facts.rows, count, seed=manifest.training.seed).next()
+
+
+def _no_tasks(manifest: Manifest, facts: EnvFacts) -> str:
+    """Why there is nothing to evaluate on, and what to do."""
+    if facts.held_out_rows != 0:
+        return (
+            "training.eval.tasks is 0, so that there is nothing to evaluate on; give --tasks, or another number there"
+        )
+    section = manifest.environment
+    split = f"set environment.train_test_split below {section.train_test_split:g}, or " if section.dataset else ""
+    return f"no rows are held out to evaluate on; {split}play the training rows, with `tiltyard rollout --split train`"
 
 
 def _local(manifest: Manifest, facts: EnvFacts, request: Request, episodes: int) -> _Stage:

@@ -76,6 +76,34 @@ def test_parts_within_parts_have_both_names():
     assert verdict.parts == {"style.short": 1.0, "style.plain": 0.5, "right": 0.0}
 
 
+@pytest.mark.parametrize("rubric", [
+    WeightedSum({"a": gives(1e308), "b": gives(1e308)}),
+    WeightedSum({"a": gives(1e300)}, weights={"a": -1e8 * 9}),
+    WeightedSum({"a": gives(1e308), "b": gives(-1e308)}, weights={"a": 10, "b": 10}),
+    Sequential({"a": gives(1e308), "b": gives(1e308)}),
+    Gate(gives(1), WeightedSum({"a": gives(1e308), "b": gives(1e308)})),
+])  # fmt: skip
+def test_finite_parts_whose_sum_is_not_are_an_error(rubric):
+    """An infinity or NaN is no reward, whoever made it; the parts are named."""
+    with pytest.raises(EnvError, match=r"of a.* came to -?(inf|nan) from \{'a': 1e\+30"):
+        rubric.score(ANSWER)
+
+
+def test_every_part_is_reported_under_a_name_of_its_own():
+    """Whatever parts within parts are called."""
+    inner = WeightedSum({"a": WeightedSum({"b": gives(1), "a": gives(2)}), "b": gives(3)})
+    assert WeightedSum({"a": inner}).score(ANSWER).parts == {"a.a.b": 1.0, "a.a.a": 2.0, "a.b": 3.0}
+    gates = Gate(gives(1), Gate(gives(2), Gate(gives(3), WeightedSum({"gate": gives(4), "then": gives(5)}))))
+    assert sorted(gates.score(ANSWER).parts.values()) == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert gates.score(ANSWER).parts["then.gate"] == 2.0
+
+
+def test_a_part_called_as_one_within_another_would_be_is_refused():
+    """Their scores could not be told apart."""
+    with pytest.raises(ConfigurationError, match=r"called 'a\.b', as one within the part 'a'"):
+        WeightedSum({"a.b": gives(1), "a": WeightedSum({"b": gives(2)})})
+
+
 def test_an_error_names_its_part():
     """One part that cannot be computed fails the episode, however small its weight."""
     with pytest.raises(EnvError, match="the reward 'length'"):

@@ -174,7 +174,7 @@ def test_what_save_to_disk_wrote_is_read(tmp_path):
     """Both a dataset and a dictionary of splits."""
     whole = datasets.Dataset.from_list(ROWS)
     whole.save_to_disk(str(tmp_path / "one"))
-    datasets.DatasetDict(train=whole, test=whole.select([0])).save_to_disk(str(tmp_path / "two"))
+    datasets.DatasetDict({"train": whole, "test": whole.select([0])}).save_to_disk(str(tmp_path / "two"))
     assert list(load_rows(tmp_path / "one")) == ROWS
     assert list(load_rows(tmp_path / "two")) == ROWS
     assert list(load_rows(tmp_path / "two", split="test")) == ROWS[:1]

@@ -20,7 +20,7 @@ IDS = torch.tensor([[5, 6, 7, 8]])
 STEPS = "{steps: 2, batch_size: 2, learning_rate: 1e-3, save_every: 1, keep_checkpoints: 3, eval: {tasks: 0}}"
 
 
-@pytest.fixture(scope="module", params=["full", "lora"])
+@pytest.fixture(scope="module", params=["full", "last:1", "lora"])
 def mode(request):
     return request.param
 
@@ -28,8 +28,8 @@ def mode(request):
 @pytest.fixture(scope="module")
 def trained(mode, manifest_in, train, tmp_path_factory, model_folder):
     """A run of two steps, with a checkpoint of each, of a whole model or of an adapter."""
-    folder = tmp_path_factory.mktemp(mode)
-    path = manifest_in(folder, model=f"{{name: {model_folder}, train: {mode}}}", training=STEPS)
+    folder = tmp_path_factory.mktemp(mode.replace(":", "-"))
+    path = manifest_in(folder, model=f"{{name: {model_folder}, train: '{mode}'}}", training=STEPS)
     train(path, folder / "run")
     return folder / "run"
 
@@ -119,8 +119,8 @@ def test_an_export_that_fails_leaves_nothing(trained, tmp_path):
 
 def test_an_adapter_can_be_merged(trained, mode, logits_of, tmp_path):
     """Then it is a whole model that needs no peft; without an adapter there is nothing to merge."""
-    if mode == "full":
-        with pytest.raises(ConfigurationError, match="merge is for a trained adapter, and this run trained 'full'"):
+    if mode != "lora":
+        with pytest.raises(ConfigurationError, match=f"merge is for a trained adapter, and this run trained '{mode}'"):
             export_run(trained, tmp_path / "out", merge=True)
         return
     assert export_run(trained, tmp_path / "out", merge=True).kind == "model"

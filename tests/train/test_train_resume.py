@@ -12,7 +12,7 @@ from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.testing.model import tiny_model
 from tiltyard.tokens.transcript import Transcript
-from tiltyard.train.algorithms import GRPO
+from tiltyard.train.algorithms import GRPO, LLMPPO
 from tiltyard.train.batch import build_batch
 from tiltyard.train.checkpoint import load_checkpoint, save_checkpoint
 from tiltyard.train.learner import Learner
@@ -23,10 +23,10 @@ MODES = ["full", "last:1", "lora"]
 PROMPT = [5, 6, 7]
 
 
-def _run(mode):
+def _run(mode, algorithm=GRPO):
     torch.manual_seed(3)
     model = make_trainable(tiny_model(), mode, lora=LoraSettings(rank=2))
-    return model, Learner(model, GRPO(group_size=4), OptimiserSettings(learning_rate=1e-2))
+    return model, Learner(model, algorithm(group_size=4), OptimiserSettings(learning_rate=1e-2))
 
 
 def _sampled(model, step):
@@ -61,19 +61,25 @@ def test_sampler_and_trainer_agree_on_every_step(mode):
         assert metrics.grad_norm > 0
 
 
+def _head(learner):
+    return [] if learner._critic is None else [value.tolist() for value in learner._critic.head.parameters()]
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, LLMPPO])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_resumed_run_takes_the_steps_that_an_unbroken_one_takes(tmp_path, mode):
-    """Weights, optimiser moments and step all come back, to the bit."""
-    model, learner = _run(mode)
+def test_a_resumed_run_takes_the_steps_that_an_unbroken_one_takes(tmp_path, mode, algorithm):
+    """Weights, a value head, optimiser moments and step all come back, to the bit."""
+    model, learner = _run(mode, algorithm)
     for step in range(2):
         _step(model, learner, step)
     path = save_checkpoint(tmp_path, 2, model=model, learner=learner, position={})
     _step(model, learner, 2)
 
-    resumed, resumed_learner = _run(mode)
+    resumed, resumed_learner = _run(mode, algorithm)
     load_checkpoint(path, model=resumed, learner=resumed_learner)
     _step(resumed, resumed_learner, 2)
     assert resumed_learner.step == 3
+    assert _head(resumed_learner) == _head(learner)
     for name, value in _weights(model).items():
         assert torch.equal(value, resumed.state_dict()[name]), name
 

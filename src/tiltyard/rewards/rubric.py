@@ -6,6 +6,7 @@ infinities, text and lists are errors that name the part and the row, and so is 
 the episode. No score is ever made up.
 """
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,8 @@ from tiltyard._boundary import guarded, shown
 from tiltyard.envs.result import scored
 from tiltyard.errors import ConfigurationError, EnvError
 from tiltyard.rewards.answer import Answer, Arguments
+
+_GATE, _THEN = "gate", "then"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,11 @@ class _Composed(Rubric):
         """
         if not isinstance(parts, Mapping) or not parts:
             raise ConfigurationError(f"{type(self).__name__} takes its parts as a mapping of names, got {parts!r}")
+        for name in parts:
+            if within := [other for other in parts if name.startswith(f"{other}.")]:
+                raise ConfigurationError(
+                    f"a part is called {name!r}, as one within the part {within[0]!r} would be; give it another name"
+                )
         given = dict(weights or {})
         if unknown := [name for name in given if name not in parts]:
             raise ConfigurationError(f"a weight is given for {unknown[0]!r}; the parts are: {', '.join(parts)}")
@@ -144,22 +152,39 @@ class _Composed(Rubric):
         for part in self._parts:
             part.rubric.check(columns)
 
+    def _sum(self, total: float, parts: Mapping[str, float]) -> float:
+        """A sum that can be a reward: finite parts can add up to what is not.
+
+        Raises:
+            EnvError: It is infinite or NaN; names the parts.
+        """
+        if not math.isfinite(total):
+            raise EnvError(
+                f"the {type(self).__name__} of {', '.join(part.name for part in self._parts)} came to {total!r} from "
+                f"{shown(dict(parts))}; a reward is a finite number"
+            )
+        return total
+
 
 class WeightedSum(_Composed):
     """The sum of all parts, each times its weight."""
 
     def score(self, answer: Answer) -> Verdict:
-        """See `Rubric`; a part of weight 0 is only looked at, so that its None does not unscore the answer."""
+        """See `Rubric`; a part of weight 0 is only looked at, so that its None does not unscore the answer.
+
+        Raises:
+            RolloutError: A part failed, or the sum is no finite number.
+        """
         total, parts = 0.0, {}
         missing = False
         for part in self._parts:
             verdict = part.rubric.score(answer)
-            parts.update(_within(part.name, verdict.parts))
+            parts.update(_within(part.name, part.rubric, verdict.parts))
             if verdict.reward is not None:
                 total += part.weight * verdict.reward
             elif part.weight != 0:
                 missing = True
-        return Verdict(None if missing else total, parts)
+        return Verdict(None if missing else self._sum(total, parts), parts)
 
 
 class Sequential(_Composed):
@@ -181,17 +206,21 @@ class Sequential(_Composed):
         self.above = above
 
     def score(self, answer: Answer) -> Verdict:
-        """See `Rubric`; a part that is not scored leaves the answer unscored, and none behind it is asked."""
+        """See `Rubric`; a part that is not scored leaves the answer unscored, and none behind it is asked.
+
+        Raises:
+            RolloutError: A part failed, or the sum is no finite number.
+        """
         total, parts = 0.0, {}
         for part in self._parts:
             verdict = part.rubric.score(answer)
-            parts.update(_within(part.name, verdict.parts))
+            parts.update(_within(part.name, part.rubric, verdict.parts))
             if verdict.reward is None:
                 return Verdict(None, parts)
             total += part.weight * verdict.reward
             if verdict.reward <= self.above:
                 break
-        return Verdict(total, parts)
+        return Verdict(self._sum(total, parts), parts)
 
 
 class Gate(Rubric):
@@ -208,7 +237,7 @@ class Gate(Rubric):
         Raises:
             ConfigurationError: One cannot be called.
         """
-        self._condition, self._then = _named(condition, "gate"), as_rubric(then)
+        self._condition, self._then = _named(condition, _GATE), as_rubric(then)
         self.above = above
 
     def check(self, columns: Sequence[str]) -> None:
@@ -219,13 +248,13 @@ class Gate(Rubric):
     def score(self, answer: Answer) -> Verdict:
         """See `Rubric`; a condition that is not scored leaves the answer unscored."""
         gate = self._condition.score(answer)
-        parts = _within("gate", gate.parts)
+        parts = _within(_GATE, self._condition, gate.parts)
         if gate.reward is None:
             return Verdict(None, parts)
         if gate.reward <= self.above:
             return Verdict(0.0, parts)
         verdict = self._then.score(answer)
-        return Verdict(verdict.reward, {**parts, **verdict.parts})
+        return Verdict(verdict.reward, {**parts, **_behind_gate(verdict.parts)})
 
 
 def as_rubric(scores: Scores) -> Rubric:
@@ -245,9 +274,13 @@ def _function(scores: Any, name: str) -> Function:
     return Function(scores._function if isinstance(scores, Function) else scores, name)
 
 
-def _within(name: str, parts: Mapping[str, float]) -> dict[str, float]:
-    """The parts of a part: a function's own score has its name, the others stand behind it."""
+def _within(name: str, rubric: Rubric, parts: Mapping[str, float]) -> dict[str, float]:
+    """The parts of a part, behind its name; those of a function have it already."""
+    return dict(parts) if isinstance(rubric, Function) else {f"{name}.{part}": value for part, value in parts.items()}
+
+
+def _behind_gate(parts: Mapping[str, float]) -> dict[str, float]:
+    """The parts of what a gate leads to; a gate among them stands behind `then`, apart from this one."""
     return {
-        part if part == name or part.startswith(f"{name}.") else f"{name}.{part}": value
-        for part, value in parts.items()
+        f"{_THEN}.{name}" if name.partition(".")[0] in (_GATE, _THEN) else name: value for name, value in parts.items()
     }
