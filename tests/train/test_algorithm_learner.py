@@ -141,6 +141,29 @@ def test_an_update_is_the_same_at_any_micro_batching(name, options):
         assert close(weights - start, found[2][1] - start, within=2e-3)
 
 
+@pytest.mark.parametrize("truncated", ["keep", "zero", "mask"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_with_truncated_episodes_too_an_update_is_the_same_at_any_micro_batching(name, truncated):
+    """LO-01: the first member of each group was cut, and counts as `training.truncated` says, however it is packed."""
+    algorithm = ALGORITHMS[name](group_size=2, **OPTIONS["everything"])
+    cut = [
+        dataclasses.replace(g, members=(dataclasses.replace(g.members[0], ending=Ending.MAX_TURNS), *g.members[1:]))
+        for g in groups()
+    ]
+    batch, found = build_batch(cut, algorithm, truncated=truncated), []
+    for pack_tokens in (1, 12, 4096):
+        trainable = Whole()
+        learner = Learner(trainable, algorithm, SETTINGS, pack_tokens=pack_tokens)
+        learner._optimiser._rule = torch.optim.SGD(trainable.parameters(), lr=0.05)
+        metrics = learner.update(batch)
+        assert metrics.tokens_counted == (11 if truncated == "mask" else 15)
+        found.append((metrics.loss, torch.cat([p.detach().flatten() for p in trainable.parameters()])))
+    start = torch.cat([p.detach().flatten() for p in tiny_model().parameters()])
+    for loss, weights in found[:2]:
+        assert loss == pytest.approx(found[2][0], rel=1e-3, abs=1e-5)
+        assert close(weights - start, found[2][1] - start, within=2e-3)
+
+
 def test_reinforce_is_the_policy_gradient_of_returns_less_those_of_the_others():
     """By hand: rewards to go 1, 0 | 0 | 1.5, 1 and 1 | 0, each less the mean of the others' from the same turn."""
     algorithm = LLMREINFORCE(advantage_granularity="turn")
