@@ -12,7 +12,7 @@ from tiltyard._optional import require
 from tiltyard.build import Given, LocalModel, train_manifest
 from tiltyard.errors import ConfigurationError, EnvError
 from tiltyard.manifest import Manifest, load_manifest, manifest_from_values, manifest_to_yaml
-from tiltyard.manifest.resuming import manifest_of, refuse_changes
+from tiltyard.manifest.resuming import manifest_of, refuse_changes, refuse_episodes
 from tiltyard.report.summary import learned_nothing
 from tiltyard.report.terminal import terminal_observer
 from tiltyard.rollout.entrypoint import build_env, is_url
@@ -92,11 +92,14 @@ def begun(
     """The folder of a run that is called for, and its settings as they were given.
 
     Raises:
-        ConfigurationError: There is no run to go on with, or `config` is of no known kind.
+        ConfigurationError: There is no run to go on with, the folder is that of an evaluation or a rollout, or
+            `config` is of no known kind.
     """
     if resume and out is None:
         raise ConfigurationError("resume goes on with the run in `out`: give its folder")
     path = Path(out if out is not None else f"runs/train-{time.strftime('%Y%m%d-%H%M%S')}")
+    if resume:
+        refuse_episodes(path)
     return path, manifest_of(path) if resume and config is None else settings_of(config)
 
 

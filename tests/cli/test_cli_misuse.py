@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
+from tiltyard import resolve_env, train_llm_rollout
 from tiltyard.cli import main
+from tiltyard.errors import ConfigurationError
+from tiltyard.train.observer import SilentObserver
 
 EXITS = {
     "at import": "import sys\nsys.exit(0)\n",
@@ -65,6 +68,36 @@ def test_an_evaluation_is_not_trained_over(write_manifest, tmp_path, capsys):
         "begin one with --out\n"
     )
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_an_evaluation_is_not_trained_over_from_python(write_manifest, tmp_path):
+    """As the command line refuses it."""
+    manifest, out = write_manifest(), tmp_path / "found"
+    assert main(["eval", str(manifest), "--out", str(out)]) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for config in (None, manifest):
+        with pytest.raises(ConfigurationError, match="holds an evaluation or a rollout"):
+            train_llm_rollout(config, out=out, resume=True, observer=SilentObserver())
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+class Plain:
+    """An environment that can be served."""
+
+    max_turns = 1
+
+    def reset(self, seed=None):
+        return "", {}
+
+    def step(self, action):
+        return "", 0.0, True, False, {}
+
+
+@pytest.mark.parametrize("port", [65536, 99999, -1])
+def test_a_port_that_is_none_is_refused_from_python(port):
+    """As one that is in use is."""
+    with pytest.raises(ConfigurationError, match=f"port={port} cannot be bound: .*port=0 takes a free one"):
+        resolve_env(Plain, port=port)
 
 
 @pytest.mark.parametrize("command", ["eval", "rollout", "train"])

@@ -19,6 +19,8 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 BACKLOG = 1024
 TRY_AGAIN_LATER = 1013
 
+HIGHEST_PORT = 65535
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach what listens there."""
@@ -59,6 +61,10 @@ class Desk:
         self._place = place
         self._token = token
         self._since = time.monotonic()
+        if not 0 <= port <= HIGHEST_PORT:  # the socket library raises OverflowError, and leaves its socket open
+            raise ConfigurationError(
+                f"host={host!r}, port={port!r} cannot be bound: a port is 0 to {HIGHEST_PORT}; port=0 takes a free one"
+            )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
