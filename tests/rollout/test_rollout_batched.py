@@ -303,7 +303,7 @@ def test_trajectories_come_in_the_order_of_the_jobs():
 def test_a_finished_episodes_place_is_taken_by_the_next_job():
     """With `max_live` the batch is never larger, and stays full while there are jobs."""
     envs = [Recorder(*[going()] * (i % 3), over()) for i in range(9)]
-    _, policy = play(envs, ["x"] * 9, max_live=3)
+    _, policy = play(envs, ["x"] * 9, max_live=3, linger_s=60.0)  # the environments are always the first
     sizes = [len(batch) for batch in policy.requests]
     assert max(sizes) == 3
     assert sum(sizes) == sum(i % 3 + 1 for i in range(9))
