@@ -76,7 +76,10 @@ def letters() -> str:
 
 @pytest.fixture(scope="session")
 def manifest_in(model_folder):
-    """Write an environment and a manifest that trains it into a folder; returns the manifest's path."""
+    """Write an environment and a manifest that trains it into a folder; returns the manifest's path.
+
+    Prompts wait for each other, so that which ones share a batch does not depend on the clock.
+    """
 
     def write(folder: Path, env: str = LETTERS, **sections: str) -> Path:
         (folder / "env.py").write_text(env)
@@ -84,7 +87,7 @@ def manifest_in(model_folder):
             "environment": "{env_type: rollout, entrypoint: 'env.py:Env', max_turns: 3}",
             "model": f"{{name: {model_folder}}}",
             "algorithm": "{group_size: 4}",
-            "rollout": "{max_tokens_per_turn: 32}",
+            "rollout": "{max_tokens_per_turn: 32, linger_s: 30}",
             "training": "{steps: 3, batch_size: 2, learning_rate: 1e-3, save_every: 2, eval: {tasks: 4}}",
             **sections,
         }

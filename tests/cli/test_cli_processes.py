@@ -34,7 +34,7 @@ def together(port, *arguments):
 
 
 def finished(command):
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -71,7 +71,7 @@ def test_a_folder_that_is_there_is_refused_in_all_processes(write_manifest, tmp_
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "x").touch()
     command = together(port, "train", write_manifest(), "--out", tmp_path / "run")
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode != 0
     assert "is there already" in done.stderr
 
@@ -87,11 +87,12 @@ def test_a_killed_process_ends_the_run_and_its_last_step_is_gone_on_with(write_m
         for rank in ("0", "1")
     )
     try:
-        deadline = time.monotonic() + 60
-        while not (run / "checkpoints" / "step-00000002").exists() and time.monotonic() < deadline:
+        deadline = time.monotonic() + 120
+        while not (run / "checkpoints" / "step-00000002").exists():
+            assert time.monotonic() < deadline, "no second step was taken"
             time.sleep(0.05)
         second.kill()
-        _, said = first.communicate(timeout=60)
+        _, said = first.communicate(timeout=120)
     finally:
         first.kill()
         second.communicate()

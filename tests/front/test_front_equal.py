@@ -15,7 +15,7 @@ SAME = ("messages", "tools", "rewards", "reward", "stop_reason", "truncated", "t
 
 
 def limits(name):
-    return Limits(max_tokens_per_turn=MAX_TOKENS, step_timeout_s=0.3 if name == "time-out" else 30.0)
+    return Limits(max_tokens_per_turn=MAX_TOKENS, step_timeout_s=1.5 if name == "time-out" else 30.0)
 
 
 def play(make, name):

@@ -75,12 +75,12 @@ def test_episodes_on_workers_are_those_of_one_process(make_workers):
 
 def test_an_episode_that_fails_costs_no_other(make_workers):
     """An environment that raises, hangs, exits or gives what cannot be sent fails its own episode, and is replaced."""
-    workers = make_workers(EventEnv, TALK, limits=dataclasses.replace(LIMITS, step_timeout_s=0.5))
+    workers = make_workers(EventEnv, TALK, limits=dataclasses.replace(LIMITS, step_timeout_s=1.5))
     found = workers.run(orders(5)) + workers.run(orders(4, first=10))
     expected = [Ending.DONE, *[Ending.ENV_ERROR] * 4, Ending.DONE, *[Ending.ENV_ERROR] * 3]
     assert [one.ending for one in found] == expected
     assert [one.reward for one in found] == [2.0, None, None, None, None, 2.0, None, None, None]
-    said = ["ValueError: the environment broke", "within step_timeout_s=0.5", "cannot pickle", "SystemExit: 3"]
+    said = ["ValueError: the environment broke", "within step_timeout_s=1.5", "cannot pickle", "SystemExit: 3"]
     assert [text in one.error for text, one in zip(said, found[1:5], strict=True)] == [True] * 4
     assert (workers.replaced, workers.lost) == (0, 0)
 

@@ -153,12 +153,25 @@ def test_a_failed_episode_says_why(page):
     assert page.texts(".error-box pre") == ["OSError: the box is stuck"]
 
 
+FOCUSED = "return document.activeElement.getAttribute('href')"
+
+
+def test_a_link_keeps_the_focus_when_the_table_comes_into_view(page):
+    """The rows are made anew then, and whenever the width changes; whoever goes by the keyboard is where he was."""
+    page.run("window.drawn = 0; tilt.table.on('renderComplete', () => drawn++)")
+    page.run("document.querySelector(`a[href='#episode=0.1']`).focus()")
+    page.until("return drawn > 0")
+    assert page.run(FOCUSED) == "#episode=0.1"
+    page.run("tilt.table.redraw(true)")
+    assert page.run(FOCUSED) == "#episode=0.1"
+
+
 def test_an_episode_is_opened_by_its_link_and_left_by_the_back_button(page):
     """The focus goes to the episode's heading, and back to the link."""
     page.find("a[href='#episode=0.1']").send_keys(Keys.ENTER)
     page.until("return document.activeElement.textContent === 'Episode e001'")
     page.driver.back()
-    page.until("return document.activeElement.getAttribute('href') === '#episode=0.1'")
+    page.until(f"{FOCUSED} === '#episode=0.1'")
 
 
 def test_the_neighbours_of_an_episode_are_those_of_the_table(page):

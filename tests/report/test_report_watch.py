@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import threading
 import time
 
@@ -70,7 +71,9 @@ def test_a_run_that_goes_on_says_when_it_was_last_heard_of(tmp_path):
     """Without a summary nobody knows whether it goes on."""
     with RunFolder.create(tmp_path / "run", "training: {steps: 9}\n") as folder:
         folder.write_metrics({"step": 1, "reward": 0.5})
-        assert "last written 0 s ago" in shown(tmp_path / "run")
+        for file in (tmp_path / "run").iterdir():
+            os.utime(file, [time.time() - 7230] * 2)
+        assert "last written 2 h 00 min ago" in shown(tmp_path / "run")
         assert "step 1 of 9" in shown(tmp_path / "run")
 
 

@@ -60,7 +60,7 @@ def main(folder, closing_s):
     except KeyboardInterrupt:
         with log.open("a") as file:
             file.write("interrupted\n")
-        collector.close(timeout_s=5)
+        collector.close(timeout_s=50)
         return 130
     return 0
 

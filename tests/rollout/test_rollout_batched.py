@@ -136,11 +136,11 @@ def test_a_batch_with_a_hang_a_raise_and_a_none_finishes():
     envs[1] = Recorder(gate.wait)
     envs[3] = Recorder(RuntimeError("boom"))
     envs[5] = Recorder(lambda: None)
-    trajectories, policy = play(envs, ["3", "7"], Limits(step_timeout_s=0.3))
+    trajectories, policy = play(envs, ["3", "7"], Limits(step_timeout_s=1.5))
     gate.set()
     assert [t.ending for t in trajectories] == [Ending.ENV_ERROR if i in (1, 3, 5) else Ending.DONE for i in range(8)]
     assert [t.reward for t in trajectories] == [None if i in (1, 3, 5) else 1.0 for i in range(8)]
-    assert "step_timeout_s=0.3" in trajectories[1].error
+    assert "step_timeout_s=1.5" in trajectories[1].error
     assert "RuntimeError: boom" in trajectories[3].error
     assert "returned None" in trajectories[5].error
     assert all(in_line(t.transcript) for t in trajectories)
@@ -167,7 +167,7 @@ def test_a_hang_delays_no_other_episode():
     order = []
     policy = ScriptedTokens(TOKENIZER, ["3", "7"])
     jobs = [Job(Recorder(gate.wait), Task(), "hangs"), Job(GuessEnv(), Task(), "plays")]
-    rollout = BatchedRollout(policy, RENDERER, Limits(step_timeout_s=0.5), linger_s=0.01)
+    rollout = BatchedRollout(policy, RENDERER, Limits(step_timeout_s=2), linger_s=0.01)
     rollout.run(jobs, lambda trajectory: order.append(trajectory.episode_id))
     gate.set()
     assert order == ["plays", "hangs"]

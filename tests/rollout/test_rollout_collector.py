@@ -144,7 +144,7 @@ def test_a_failed_member_does_not_break_its_group():
     gate = threading.Event()
     scripts = {0: gate.wait, 1: RuntimeError("boom"), 2: lambda: None}
     factory, made = counting(lambda number: Recorder(scripts.get(number, over())))
-    source = collector(factory, 2, 4, script=["x"], limits=Limits(step_timeout_s=0.3))
+    source = collector(factory, 2, 4, script=["x"], limits=Limits(step_timeout_s=1.5))
     [first, second] = source.collect()
     assert [member.ending for member in first.members] == [Ending.ENV_ERROR] * 3 + [Ending.DONE]
     assert [member.failed for member in second.members] == [False] * 4
@@ -183,11 +183,11 @@ def test_a_replacement_whose_making_hangs_fails_its_episode_and_delays_no_other(
             gate.wait()
         return made[-1]
 
-    source = collector(factory, 1, 2, script=["x"], limits=Limits(step_timeout_s=0.3))
+    source = collector(factory, 1, 2, script=["x"], limits=Limits(step_timeout_s=1.5))
     source.collect()
     [first, second] = source.collect()[0].members
     assert (first.ending, second.ending) == (Ending.ENV_ERROR, Ending.DONE)
-    assert first.error.startswith("EnvTimeoutError: the environment did not return within step_timeout_s=0.3")
+    assert first.error.startswith("EnvTimeoutError: the environment did not return within step_timeout_s=1.5")
     assert [member.ending for member in source.collect()[0].members] == [Ending.DONE] * 2
     gate.set()
     source.close()
@@ -231,7 +231,7 @@ def test_a_close_that_hangs_is_not_waited_for_and_counted_as_leaked():
     gate = threading.Event()
     factory, made = counting(lambda number: BadClose(over(), name=gate.wait if number == 0 else None))
     source = collector(factory, script=["x"])
-    source.close(timeout_s=0.2)
+    source.close(timeout_s=2)
     assert (source.leaked, [env.closes for env in made]) == (1, [1] * 6)
     gate.set()
 

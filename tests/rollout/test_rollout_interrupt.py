@@ -37,6 +37,17 @@ def wait_for(folder, line, count):
     raise AssertionError(f"{line!r} was not seen {count} times: {(folder / 'log').read_text()}")
 
 
+def wait_until_three_hang(folder):
+    """And the one that plays is over."""
+    wait_for(folder, "step ", 3)
+    traces = folder / "t.jsonl"
+    for _ in range(3000):
+        if traces.exists() and list(read_traces(traces)):
+            return
+        time.sleep(0.01)
+    raise AssertionError("the episode that plays was not seen to end")
+
+
 def lines(folder, start):
     return sum(line.startswith(start) for line in (folder / "log").read_text().splitlines())
 
@@ -44,9 +55,9 @@ def lines(folder, start):
 def test_the_first_interrupt_ends_the_run_without_waiting_for_hung_steps(tmp_path, play):
     """No new step starts, each close runs exactly once and to its end, what was finished is on disk."""
     process = play(0.3)
-    wait_for(tmp_path, "step ", 3)
+    wait_until_three_hang(tmp_path)
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
+    assert process.wait(60) == 130
     assert [lines(tmp_path, what) for what in ("step ", "close ", "closed ")] == [3, 4, 4]
     assert [record["episode_id"] for record in read_traces(tmp_path / "t.jsonl")] == ["00000-000-00"]
 
@@ -54,10 +65,10 @@ def test_the_first_interrupt_ends_the_run_without_waiting_for_hung_steps(tmp_pat
 def test_the_second_interrupt_ends_the_process_at_once(tmp_path, play):
     """Also while closes hang; no close is begun a second time, and the record stays readable."""
     process = play(60)
-    wait_for(tmp_path, "step ", 3)
+    wait_until_three_hang(tmp_path)
     process.send_signal(signal.SIGINT)
     wait_for(tmp_path, "close ", 4)
     process.send_signal(signal.SIGINT)
-    assert process.wait(4) != 0
+    assert process.wait(50) != 0
     assert lines(tmp_path, "close ") == 4
     assert len(list(read_traces(tmp_path / "t.jsonl"))) == 1

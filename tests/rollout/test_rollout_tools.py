@@ -91,7 +91,7 @@ def test_a_message_that_was_cut_runs_none_of_its_calls():
 def test_a_faulty_environment_fails_its_own_episode_only(fault):
     """Whatever goes wrong, the neighbour is whole, and no failure has a reward."""
     faulty = FaultyToolEnv(fault)
-    limits = Limits(step_timeout_s=0.3, max_tokens_per_turn=400)
+    limits = Limits(step_timeout_s=1.5, max_tokens_per_turn=400)
     [failed, whole], _ = play([faulty, FaultyToolEnv("raise", at=99)], [call("act")] * 2, limits)
     assert (failed.failed, failed.reward, bool(failed.error)) == (True, None, True)
     assert (whole.ending, whole.reward) == (Ending.DONE, 0.5)

@@ -112,10 +112,10 @@ def test_files_pass_between_tools_and_commands(make):
 
 def test_a_sandbox_outlives_its_time_while_it_is_wanted(make):
     """And one that nobody wants does not."""
-    kept, left = make(sandbox_timeout=2), make(sandbox_timeout=2, refresh_timeout=False)
+    kept, left = make(sandbox_timeout=4), make(sandbox_timeout=4, refresh_timeout=False)
     kept.reset()
     left.reset()
-    assert run(kept, "sleep 3.5; echo here").observation == "here\n"
+    assert run(kept, "sleep 5.5; echo here").observation == "here\n"
     assert isinstance(run(left, "echo here").info[FAILURE], LostSessionError)
 
 

@@ -16,11 +16,6 @@ tilt.start = async function () {
   document.documentElement.dataset.ready = "true";
 };
 
-tilt.refocus = function () {
-  const link = document.querySelector(`#table a[href="${tilt.opened}"]`);
-  if (link) link.focus({ preventScroll: true });
-};
-
 tilt.go = async function (runs) {
   const found = /^#episode=(\d+)\.(\d+)$/.exec(location.hash);
   if (!found) {
@@ -30,10 +25,7 @@ tilt.go = async function (runs) {
     if (!back) return;
     scrollTo(0, tilt.scrolled || 0);
     tilt.drawCharts();
-    tilt.refocus();
-    // The table draws its rows anew, some times over, once it can be seen again.
-    tilt.table.on("renderComplete", tilt.refocus);
-    setTimeout(() => tilt.table.off("renderComplete", tilt.refocus), 500);
+    tilt.holdFocus(tilt.opened);
     return;
   }
   if (tilt.detail.hidden) tilt.scrolled = scrollY;

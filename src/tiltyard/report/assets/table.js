@@ -31,6 +31,21 @@ tilt.fillTable = async function (runs, bar, count, place) {
   table.on("rowClick", (event, row) => { if (!event.target.closest("a")) location.hash = tilt.address(row.getData()); });
   say();
   tilt.reachable(place);
+  tilt.keepFocus(table, place);
+};
+
+/* `tilt.held` is the address of the link that has the focus, or gets it once its row is drawn. */
+tilt.holdFocus = function (address) {
+  const link = document.querySelector(`#table a[href="${address}"]`);
+  if (link) link.focus({ preventScroll: true });
+  tilt.held = address;
+};
+
+/* The table makes its rows anew when it comes into view or its width changes; the link that had the focus keeps it. */
+tilt.keepFocus = function (table, place) {
+  document.addEventListener("focusin", (event) => { tilt.held = place.contains(event.target) ? event.target.getAttribute("href") : null; });
+  document.addEventListener("pointerdown", () => { tilt.held = null; }, true);
+  table.on("renderComplete", () => { if (tilt.held && document.activeElement === document.body) tilt.holdFocus(tilt.held); });
 };
 
 /* Headers sort from the keyboard as they do from the mouse. */
