@@ -144,7 +144,9 @@ class LLMPPOSection(ReturnBasedSection):
     gae_lambda: float = Field(default=0.95, ge=0, le=1, description="1 trusts the returns, 0 the value head.")
     clip_low: float = Field(default=0.2, ge=0, le=1, description="The ratio is clipped below 1 minus this.")
     clip_high: float = Field(default=0.2, ge=0, description="The ratio is clipped above 1 plus this.")
-    value_coef: float = Field(default=0.5, ge=0, description="Weight of the value loss.")
+    value_coef: float = Field(
+        default=0.5, ge=0, description="Weight of the value loss; it matters with `value_trains_model`."
+    )
     value_clip: float = Field(
         default=0.2, ge=0, description="How far a value may move in one update; 0 does not bound it."
     )

@@ -49,7 +49,8 @@ class LLMPPO(ReturnBased):
         gae_lambda: 1 trusts the returns, 0 the value head.
         clip_low: The ratio is clipped below at 1 - clip_low.
         clip_high: The ratio is clipped above at 1 + clip_high.
-        value_coef: The weight of the value loss.
+        value_coef: The weight of the value loss. It matters with `value_trains_model`: AdamW takes the scale of a loss
+            away from a head that learns alone.
         value_clip: The value may move this far from where it was before the update; 0 does not bound it.
         value_learning_rate: The head's own, constant.
         value_trains_model: The value loss changes the model too; otherwise it stops at the head.
