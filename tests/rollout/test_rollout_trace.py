@@ -2,6 +2,10 @@
 
 import json
 import math
+import subprocess
+import sys
+import threading
+import types
 
 import pytest
 
@@ -73,6 +77,21 @@ def test_objects_that_json_does_not_know_are_written_as_text(tmp_path):
     assert record["info"] == {"n": 0.5, "b": True, "s": "{1}", "7": "b'x'"}
 
 
+def test_a_task_may_hold_what_json_does_not_know(tmp_path):
+    """Fields of a row reach the environment as they are; that they cannot be written or copied costs nothing."""
+    endless = []
+    endless.append(endless)
+    data = {"lock": threading.Lock(), "view": types.MappingProxyType({"word": "w"}), "endless": endless, 7: "seven"}
+    with TraceWriter(tmp_path / "t.jsonl") as writer:
+        writer.write(trajectory(task=Task(data=data)))
+    [record] = read_traces(tmp_path / "t.jsonl")
+    told = record["task"]["data"]
+    assert told["view"] == {"word": "w"}
+    assert "lock" in told["lock"]
+    assert told["endless"].startswith("[a list that cannot be written")
+    assert told["7"] == "seven"
+
+
 def test_text_that_is_not_unicode_does_not_stop_the_record(tmp_path):
     """A lone surrogate cannot be encoded; it is written escaped."""
     with TraceWriter(tmp_path / "t.jsonl") as writer:
@@ -100,6 +119,36 @@ def test_a_writer_goes_on_after_a_cut_line(tmp_path):
     with pytest.warns(UserWarning, match="cut by a crash"), TraceWriter(path) as writer:
         writer.write(trajectory(episode_id="next"))
     assert [record["episode_id"] for record in read_traces(path)] == ["00001-000-00", "next"]
+
+
+FULL_FOR_A_WHILE = """
+import resource, sys
+from tiltyard.rollout.outcome import Ending
+from tiltyard.rollout.trace import TraceWriter
+from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.types import Task
+
+writer = TraceWriter(sys.argv[1])
+writer.write(Trajectory("first", Task(), Ending.DONE))
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (writer.path.stat().st_size + 50, hard))
+try:
+    writer.write(Trajectory("second", Task(), Ending.DONE))
+except OSError:
+    print("no room")
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+writer.write(Trajectory("third", Task(), Ending.DONE))
+"""
+
+
+def test_a_line_that_found_no_room_leaves_nothing_before_the_next_one(tmp_path):
+    """Half a line in the middle would make the whole file unreadable."""
+    path = tmp_path / "t.jsonl"
+    said = subprocess.run(
+        [sys.executable, "-c", FULL_FOR_A_WHILE, str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert said == "no room\n"
+    assert [record["episode_id"] for record in read_traces(path)] == ["first", "third"]
 
 
 def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path):

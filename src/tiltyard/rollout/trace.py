@@ -5,7 +5,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,7 +37,7 @@ def to_record(trajectory: Trajectory, **extra: Any) -> dict[str, Any]:
     transcript = trajectory.transcript
     record: dict[str, Any] = {
         "episode_id": trajectory.episode_id,
-        "task": asdict(trajectory.task),
+        "task": _task_record(trajectory.task),
         "ending": trajectory.ending.value,
         "failed": trajectory.failed,
         "truncated": trajectory.truncated,
@@ -52,9 +52,7 @@ def to_record(trajectory: Trajectory, **extra: Any) -> dict[str, Any]:
         "messages": list(trajectory.messages),
         "tools": list(trajectory.tools),
         "first_observation": trajectory.first_observation,
-        "info": {
-            name if isinstance(name, str) else shown(name): _told(value) for name, value in trajectory.info.items()
-        },
+        "info": _told_fields(trajectory.info),
         "ids": transcript.ids if transcript else None,
         "mask": transcript.mask if transcript else None,
         "logprobs": transcript.logprobs if transcript else None,
@@ -107,12 +105,18 @@ class TraceWriter:
         """Append a trajectory; `extra` as in `to_record`.
 
         Raises:
-            OSError: The disk is full, or the file cannot be written.
+            OSError: The disk is full, or the file cannot be written; nothing of the line is left in it.
         """
         line = json.dumps(to_record(trajectory, **extra), ensure_ascii=False, allow_nan=False) + "\n"
         left = memoryview(line.encode("utf-8", "backslashreplace"))
-        while left:
-            left = left[self._file.write(left) :]
+        before = self._file.seek(0, os.SEEK_END)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            # The next line may find room again, and must not go on where this one broke off.
+            self._file.truncate(before)
+            raise
 
     def close(self) -> None:
         """Close the file; later calls do nothing."""
@@ -179,8 +183,17 @@ def _transcript(record: Mapping[str, Any]) -> Transcript | None:
     return Transcript(*map(list, columns), _turns=len(record["rewards"]))
 
 
+def _task_record(task: Task) -> dict[str, Any]:
+    values = {field.name: getattr(task, field.name) for field in fields(task)}
+    return {**values, "data": _told_fields(task.data)}
+
+
+def _told_fields(values: Mapping[Any, Any]) -> dict[str, Any]:
+    return {name if isinstance(name, str) else shown(name): _told(value) for name, value in values.items()}
+
+
 def _told(value: Any) -> Any:
-    """A value of an environment's info; one that JSON cannot hold costs its episode nothing."""
+    """A value of a task's data or an environment's info; one that JSON cannot hold costs its episode nothing."""
     try:
         return guarded("its JSON", EnvError, _jsonable, value)
     except EnvError as error:
