@@ -1,6 +1,7 @@
 """The driver for a local model: one loop for many episodes, with what goes wrong in one kept to that one."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 from rollout_envs import GuessEnv, Recorder, going, over
@@ -14,7 +15,7 @@ from tiltyard.rollout.slots import EnvSlots
 from tiltyard.testing.tokenizer import byte_tokenizer
 from tiltyard.testing.tokens import ScriptedTokens
 from tiltyard.tokens.renderer import make_renderer
-from tiltyard.types import Task
+from tiltyard.types import Task, Turn
 
 TOKENIZER = byte_tokenizer()
 RENDERER = make_renderer(TOKENIZER)
@@ -180,6 +181,66 @@ def test_a_policy_that_fails_fails_the_episodes_of_that_batch():
     assert [t.ending for t in trajectories] == [Ending.API_ERROR] * 2
     assert [t.rewards for t in trajectories] == [(0.0,)] * 2
     assert "down" in trajectories[0].error
+
+
+class Speaks:
+    """A `TurnEnv` that says these messages, one a turn, the first at its reset; then it is over."""
+
+    def __init__(self, *messages):
+        self.messages = messages
+        self.said = iter(())
+
+    def start(self, task):
+        self.said = iter(self.messages)
+        return Turn((next(self.said),))
+
+    def reply(self, reply):
+        message = next(self.said)
+        return Turn((message,), 1.0, message is self.messages[-1])
+
+    def tools(self):
+        return []
+
+    def close(self):
+        pass
+
+
+PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
+PLAIN = {"role": "user", "content": "Go on."}
+
+
+@pytest.mark.parametrize(("said", "turns"), [((PICTURE, PLAIN, PLAIN), 0), ((PLAIN, PICTURE, PLAIN), 1)])
+def test_a_conversation_that_the_template_refuses_fails_its_episode_only(said, turns):
+    """What one environment says at some turn is no reason to lose the others; what was sampled before is kept."""
+    (refused, other), _ = play([Speaks(*said), Speaks(PLAIN, PLAIN)], ["a", "b"])
+    assert (refused.ending, refused.reward, refused.turns) == (Ending.ENV_ERROR, None, turns)
+    assert "cannot be put into tokens: a message's content must be text" in refused.error
+    assert in_line(refused.transcript)
+    assert other.ending is Ending.DONE
+
+
+def test_last_words_that_the_template_refuses_cost_nothing():
+    """Nobody goes on from them: the episode is over as the environment said, without their tokens."""
+    [trajectory], _ = play([Speaks(PLAIN, PICTURE)], ["a"])
+    assert (trajectory.ending, trajectory.reward) == (Ending.DONE, 1.0)
+    assert text_of(trajectory.transcript).endswith("<|im_start|>assistant\na<|im_end|>")
+
+
+@pytest.mark.parametrize("logprobs", [(float("-inf"), 0.0), (0.0,)])
+def test_samples_that_cannot_be_kept_fail_their_episode_only(logprobs):
+    """Row T21: one log-probability out of line is no reason to lose the batch."""
+
+    class Odd(ScriptedTokens):
+        def sample(self, requests):
+            sampled = super().sample(requests)
+            pairs = zip(sampled, requests, strict=True)
+            return [replace(one, logprobs=logprobs) if request.key == "e0" else one for one, request in pairs]
+
+    jobs = [Job(GuessEnv(), Task(), f"e{number}") for number in range(2)]
+    refused, other = BatchedRollout(Odd(TOKENIZER, ["7"]), RENDERER, Limits()).run(jobs)
+    assert (refused.ending, refused.reward, refused.turns) == (Ending.API_ERROR, None, 0)
+    assert "cannot be kept" in refused.error
+    assert (other.ending, other.reward) == (Ending.DONE, 1.0)
 
 
 def test_a_bug_in_the_policy_escapes():

@@ -8,7 +8,7 @@ from typing import Any
 
 from tiltyard._boundary import reason
 from tiltyard.envs.turns import Turns, as_turns
-from tiltyard.errors import ConfigurationError, PolicyError, RolloutError
+from tiltyard.errors import ConfigurationError, PolicyError, RolloutError, TranscriptError
 from tiltyard.policies.base import TokenPolicy, TokenRequest
 from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job, checked_jobs, request_seed, unique_jobs
 from tiltyard.rollout.limits import Limits
@@ -266,7 +266,10 @@ class _Run:
                 self._settle(seat)
             return
         for seat, sampled in zip(seats, samples, strict=True):
-            seat.episode.sampled(sampled.ids, sampled.logprobs, sampled.finish_reason, sampled.version)
+            try:
+                seat.episode.sampled(sampled.ids, sampled.logprobs, sampled.finish_reason, sampled.version)
+            except TranscriptError as error:
+                seat.episode.fail(PolicyError(f"what the policy sampled cannot be kept: {error}"))
             self._settle(seat)
 
     def _request(self, seat: Seat) -> TokenRequest:

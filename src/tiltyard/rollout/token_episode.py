@@ -1,16 +1,16 @@
 """One episode at the level of tokens: what the drivers of local models share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tiltyard.errors import PromptTooLongError, RolloutError
+from tiltyard.errors import EnvError, PromptTooLongError, RolloutError, TemplateError
 from tiltyard.rollout.episode import EnvCall, episode_flow
 from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.renderer import Renderer
 from tiltyard.tokens.transcript import Transcript
 from tiltyard.tools.messages import begun_answer
-from tiltyard.types import FinishReason, Prompt, Task, Turn
+from tiltyard.types import FinishReason, Message, Prompt, Task, Turn
 
 
 class TokenEpisode:
@@ -21,7 +21,7 @@ class TokenEpisode:
 
     What the environment says is appended to the transcript only if there is room for it, so a transcript is never
     longer than the context: a prompt that leaves no room for an answer ends the episode without being appended, and
-    so does not reach the trainer either.
+    so does not reach the trainer either. A conversation that the template refuses fails its episode.
 
     Attributes:
         env_call: The call into the environment that the flow waits for.
@@ -109,12 +109,13 @@ class TokenEpisode:
 
     def _ask(self, prompt: Prompt) -> None:
         self._prompt = prompt
-        if self._tail is None:
-            ids = self._renderer.opening(prompt.messages, prompt.tools)
-            if begun_answer(prompt.messages):
-                self._begun = tuple(ids[len(self._renderer.opening(prompt.messages[:-1], prompt.tools)) :])
-        else:
-            ids = self._renderer.bridge(self._tail, prompt.new, prompt.tools)
+        try:
+            ids = self._written(prompt)
+        except TemplateError as error:
+            # Of no conversation, where the template cannot be used as asked: then that escapes, from here.
+            self._renderer.opening([_PLAIN], prompt.tools)
+            self.fail(EnvError(f"the conversation cannot be put into tokens: {error}"))
+            return
         room = None if self._context is None else self._context - len(self.transcript) - len(ids)
         if room is not None and room < 1:
             length = len(self.transcript) + len(ids)
@@ -125,13 +126,30 @@ class TokenEpisode:
         per_turn = self._limits.max_tokens_per_turn
         self.max_tokens = per_turn if room is None else min(per_turn, room)
 
+    def _written(self, prompt: Prompt) -> list[int]:
+        """What of a prompt is not in the transcript yet, as tokens."""
+        if self._tail is not None:
+            return self._renderer.bridge(self._tail, prompt.new, prompt.tools)
+        ids = self._renderer.opening(prompt.messages, prompt.tools)
+        if begun_answer(prompt.messages):
+            self._begun = tuple(ids[len(self._renderer.opening(prompt.messages[:-1], prompt.tools)) :])
+        return ids
+
     def _finish(self, trajectory: Trajectory) -> None:
         unseen = trajectory.messages[self._rendered :]
         if self._tail is not None and self._prompt is not None and unseen and trajectory.ending.value != _TOO_LONG:
-            ids = self._renderer.bridge(self._tail, unseen, self._prompt.tools, generation_prompt=False)
+            ids = self._last_words(self._tail, unseen, self._prompt)
             if self._context is None or len(self.transcript) + len(ids) <= self._context:
                 self.transcript.observe(ids)
         self.trajectory = replace(trajectory, transcript=self.transcript)
 
+    def _last_words(self, tail: tuple[int, ...], unseen: Sequence[Message], prompt: Prompt) -> list[int]:
+        """What the environment said last, as tokens that nobody goes on from; none where the template refuses it."""
+        try:
+            return self._renderer.bridge(tail, unseen, prompt.tools, generation_prompt=False)
+        except TemplateError:
+            return []
 
+
+_PLAIN: Message = {"role": "user", "content": "x"}
 _TOO_LONG = PromptTooLongError.ending
