@@ -20,6 +20,7 @@ def guarded(
     what: str,
     error: type[RolloutError | LoggerError | ProcessLostError | ReportError],
     call: Callable[P, T],
+    /,
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:

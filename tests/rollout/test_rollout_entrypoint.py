@@ -167,6 +167,56 @@ def test_the_environment_is_closed_once():
         client.reset()
 
 
+def test_an_asynchronous_environment_gives_values_and_no_coroutines():
+    """As it does under the loop."""
+
+    class Later:
+        closes = 0
+
+        async def reset(self, seed=None):
+            return "go", {"seed": seed}
+
+        async def step(self, action):
+            return "end", 1.0, True, False, {}
+
+        async def close(self):
+            self.closes += 1
+
+    client = InProcessEnvClient(Later())
+    assert client.reset(5) == ("go", {"seed": 5})
+    assert client.step("x")[1] == 1.0
+    with pytest.raises(EpisodeOverError):
+        client.step("y")
+    client.close()
+    assert client.env.closes == 1
+
+
+def test_a_held_out_row_is_not_asked_of_an_environment_that_knows_training_rows_only():
+    """It would be a training row."""
+
+    class Rows(Once):
+        def reset(self, seed=None, *, row_index=None):
+            return "go", {"row": row_index}
+
+    client = InProcessEnvClient(Rows())
+    assert client.reset(5, row_index=1) == ("go", {"row": 1})
+    with pytest.raises(ConfigurationError, match=r"evaluation row 1.*takes no evaluation"):
+        client.reset(row_index=1, evaluation=True)
+
+
+def test_an_environment_without_a_seed_is_reset_without_one():
+    """As under the loop: what its `reset` does not take is not given."""
+
+    class Fixed:
+        def reset(self):
+            return "go", {}
+
+        def step(self, action):
+            return "end", 1.0, True, False, {}
+
+    assert InProcessEnvClient(Fixed()).reset(5) == ("go", {})
+
+
 def test_an_object_without_the_two_methods_is_no_environment():
     """The error names the method that is missing."""
     with pytest.raises(ConfigurationError, match=r"needs a reset\(\) method; SimpleNamespace has none"):

@@ -1,9 +1,11 @@
 """A text environment in this process, behind the interface that a remote one has too."""
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from tiltyard._coroutines import awaited
+from tiltyard.envs.own_random import caller_of
+from tiltyard.envs.text_turns import reset_options, taken_options
 from tiltyard.errors import ConfigurationError, EpisodeOverError
 from tiltyard.types import Message, ToolSchema
 
@@ -20,10 +22,8 @@ class InProcessEnvClient:
             if not callable(getattr(env, name, None)):
                 raise ConfigurationError(f"a text environment needs a {name}() method; {type(env).__name__} has none")
         self.env = env
-        parameters = inspect.signature(env.reset).parameters.values()
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        taken = frozenset(parameter.name for parameter in parameters)
-        self._row_options = frozenset({"row_index", "evaluation"}) if takes_all else taken
+        self._call = caller_of(env)
+        self._options = reset_options(env)
         self._over: str | None = "before the first reset()"
         self._closed = False
 
@@ -51,24 +51,21 @@ class InProcessEnvClient:
         """Start an episode: `(payload, info)`, as the environment gave it.
 
         Args:
-            seed: Passed on.
+            seed: Passed on to an environment whose `reset` takes it.
             row_index: The data row; only for an environment whose `reset` takes it.
             evaluation: True serves the held-out split; passed on to an environment whose `reset` takes it.
 
         Raises:
-            ConfigurationError: A row is named and the environment takes none.
+            ConfigurationError: A row is named, and the environment's `reset` cannot be told which.
             EpisodeOverError: The client is closed.
         """
         if self._closed:
             raise EpisodeOverError("reset() after close(): make a new client around a new environment")
-        given = {"row_index": row_index, "evaluation": evaluation}
-        row = {name: value for name, value in given.items() if value is not None and name in self._row_options}
-        if row_index is not None and "row_index" not in row:
-            raise ConfigurationError(
-                f"row_index={row_index!r} is given, but {type(self.env).__name__}.reset takes none"
-            )
+        row = {"row_index": row_index, "evaluation": evaluation}
+        given = {"seed": seed, **{name: value for name, value in row.items() if value is not None}}
+        options = taken_options(self._options, given, f"{type(self.env).__name__}.reset")
         self._over = "after a reset() that failed"
-        result = self.env.reset(seed=seed, **row)
+        result = awaited(self._call(self.env.reset, **options))
         self._over = None
         return result
 
@@ -80,7 +77,7 @@ class InProcessEnvClient:
         """
         if self._over is not None:
             raise EpisodeOverError(f"step() {self._over}; call reset() to start an episode")
-        result = self.env.step(action)
+        result = awaited(self._call(self.env.step, action))
         # A result of another shape is refused by whoever reads it; here it only cannot end the episode.
         if isinstance(result, tuple) and len(result) == 5 and (result[2] or result[3]):
             self._over = "after the end of the episode"
@@ -92,4 +89,4 @@ class InProcessEnvClient:
             return
         self._closed, self._over = True, "after close()"
         if callable(close := getattr(self.env, "close", None)):
-            close()
+            awaited(close())

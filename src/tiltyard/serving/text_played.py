@@ -4,6 +4,7 @@ import inspect
 from typing import Any
 
 from tiltyard._boundary import guarded
+from tiltyard.envs.own_random import caller_of
 from tiltyard.envs.result import text_reset, text_step
 from tiltyard.errors import EnvError, EpisodeOverError, ToolError
 from tiltyard.serving.played import Data, Progress, about, answer, mistake, refuse_unknown, text_action
@@ -19,6 +20,7 @@ class TextPlayed:
     def __init__(self, env: Any) -> None:
         self._env = env
         self._name = type(env).__name__
+        self._call = caller_of(env)
         parameters = inspect.signature(env.reset).parameters.values()
         self._takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         named = {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
@@ -44,7 +46,7 @@ class TextPlayed:
         given = {name: data.get(name, default) for name, default in DEFAULTS.items() if name in self._takes}
         given |= {name: value for name, value in data.items() if self._takes_all or name in self._takes}
         self._over = "after a reset that failed"
-        result = text_reset(guarded(where, EnvError, self._env.reset, **given), where)
+        result = text_reset(guarded(where, EnvError, self._call, self._env.reset, **given), where)
         self._over = None
         self._progress.begin(data)
         own = self.facts()
@@ -64,7 +66,7 @@ class TextPlayed:
         self._progress.steps += 1
         where = f"{self._name}.step"
         try:
-            result: StepResult = text_step(guarded(where, EnvError, self._env.step, action), where)
+            result: StepResult = text_step(guarded(where, EnvError, self._call, self._env.step, action), where)
         except ToolError as error:
             return mistake({"message": f"Error: {error}"}, str(error))
         if result.done or result.truncated:

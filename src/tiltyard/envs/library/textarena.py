@@ -32,7 +32,7 @@ class SinglePlayerGame:
         self._game = self._random.call(_make, env_id, options)
         self._over = True
         self.env_id = env_id
-        self._own_limit = self._random.call(_limit, self._game, env_id)
+        self._own_limit = OwnRandom().call(_limit, self._game, env_id)  # its seed is not that of a game to play
         if max_turns is not None or self._own_limit is not None:
             self.max_turns = max_turns or self._own_limit
 
