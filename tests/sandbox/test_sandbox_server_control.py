@@ -181,6 +181,13 @@ def test_a_time_out_that_cannot_be_is_refused(wire, timeout, said):
     assert (answer.status_code, said in answer.json()["message"]) == (400, True), answer.text
 
 
+def test_a_create_that_is_refused_leaves_no_sandbox(wire):
+    """One that was made for a time-out that cannot be would have none, and live for ever."""
+    body = {"templateID": "base", "timeout": 31 * 24 * 3600, "metadata": {"refused": "create"}}
+    assert wire.api("POST", "/v2/sandboxes", body).status_code == 400
+    assert wire.api("GET", "/v2/sandboxes", params={"metadata": "refused=create"}).json() == []
+
+
 def test_a_paused_sandbox_does_not_go_on_for_a_time_that_cannot_be(sandbox, wire):
     """It would run without an end to its time."""
     sandbox.pause()

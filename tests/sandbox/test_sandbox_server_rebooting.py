@@ -8,7 +8,8 @@ import e2b
 import pytest
 from box_worlds import WORLDS, play
 
-from tiltyard.sandbox.live import Asked, Sandboxes
+from tiltyard.sandbox.live import Sandboxes
+from tiltyard.sandbox.live_sandbox import Asked
 from tiltyard.sandbox.refusal import RefusedError
 
 

@@ -1,10 +1,16 @@
 """Snapshots: the files of a sandbox at one moment, from which others begin."""
 
+import asyncio
+
 import e2b
 import pytest
+from box_worlds import WORLDS, play
 
 from tiltyard import AgentEnv, LocalSandboxServer
 from tiltyard.sandbox import BoxLimits, Template, snapshots
+from tiltyard.sandbox.live import Sandboxes
+from tiltyard.sandbox.live_sandbox import Asked
+from tiltyard.sandbox.refusal import RefusedError
 
 
 @pytest.fixture
@@ -89,3 +95,20 @@ def test_so_many_snapshots_are_kept_and_no_more(sandbox, wire):
     assert [answer.status_code for answer in answers[-2:]] == [201, 429]
     for told in wire.api("GET", "/snapshots").json():
         assert wire.api("DELETE", f"/templates/{told['snapshotID']}").status_code == 204
+
+
+def test_a_snapshot_that_is_deleted_while_a_sandbox_is_made_of_it_is_not_there():
+    """404, as for any that was deleted before, and no sandbox is left."""
+
+    async def scenario(maker):
+        sandboxes = Sandboxes(maker, maker.templates, 4)
+        snapshot = await sandboxes.take_snapshot(await sandboxes.create(Asked("base", 60)), "then")
+        making = asyncio.ensure_future(sandboxes.create(Asked("then", 60)))
+        await asyncio.sleep(0)
+        sandboxes.snapshots.delete(snapshot.id)
+        with pytest.raises(RefusedError, match="no template 'then'") as refused:
+            await making
+        assert (refused.value.status, len(maker.live)) == (404, 1)
+        await sandboxes.close()
+
+    play(WORLDS[0], scenario)

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from starlette.requests import Request
 
 from tiltyard.sandbox.fields import digits
-from tiltyard.sandbox.live import LiveSandbox, Sandboxes
+from tiltyard.sandbox.live import Sandboxes
+from tiltyard.sandbox.live_sandbox import LiveSandbox
 from tiltyard.sandbox.refusal import RefusedError
 
 HOST_OF_SANDBOX = re.compile(r"\d+-([A-Za-z0-9]+)\.")

@@ -28,7 +28,8 @@ from tiltyard.sandbox.fields import (
     variables,
 )
 from tiltyard.sandbox.framing import FrameStream, first_message, frame, messages, raw_frame, unary_request
-from tiltyard.sandbox.live import MAX_TIMEOUT_S, Sandboxes
+from tiltyard.sandbox.live import Sandboxes
+from tiltyard.sandbox.live_sandbox import MAX_TIMEOUT_S
 from tiltyard.sandbox.refusal import RefusedError, sandbox_ended
 
 KEEPALIVE_S = 50.0

@@ -13,7 +13,8 @@ from tiltyard.sandbox.entries import timestamp
 from tiltyard.sandbox.fields import flag, integer, nested, parsed_object, text, text_mapping, variables
 from tiltyard.sandbox.framing import whole_body
 from tiltyard.sandbox.listing import page, wanted
-from tiltyard.sandbox.live import DEFAULT_TIMEOUT_S, Asked, LiveSandbox, Sandboxes
+from tiltyard.sandbox.live import Sandboxes
+from tiltyard.sandbox.live_sandbox import DEFAULT_TIMEOUT_S, Asked, LiveSandbox
 from tiltyard.sandbox.refusal import RefusedError
 
 ENVD_VERSION = "0.6.4"

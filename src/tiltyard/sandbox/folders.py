@@ -13,7 +13,8 @@ from tiltyard.sandbox.box_files import Watch
 from tiltyard.sandbox.entries import entry_json
 from tiltyard.sandbox.fields import flag, integer, text
 from tiltyard.sandbox.framing import FrameStream, first_message, frame, unary_request
-from tiltyard.sandbox.live import LiveSandbox, Sandboxes
+from tiltyard.sandbox.live import Sandboxes
+from tiltyard.sandbox.live_sandbox import LiveSandbox
 from tiltyard.sandbox.refusal import RefusedError, sandbox_ended
 
 KEEPALIVE_S = 50.0

@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 
 from tiltyard._boundary import shown
 from tiltyard.sandbox.fields import digits
-from tiltyard.sandbox.live import LiveSandbox
+from tiltyard.sandbox.live_sandbox import LiveSandbox
 from tiltyard.sandbox.refusal import RefusedError
 
 MAX_PAGE = 100

@@ -1,103 +1,27 @@
 """The sandboxes of one server: which box each has, until when, and what becomes of it then."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from tiltyard.errors import BoxError, BoxGoneError, ConfigurationError
 from tiltyard.sandbox.box import Box
-from tiltyard.sandbox.box_baking import Baked
 from tiltyard.sandbox.box_maker import BoxMaker
 from tiltyard.sandbox.box_model import Template
+from tiltyard.sandbox.live_sandbox import Asked, LiveSandbox, check_timeout
 from tiltyard.sandbox.refusal import RefusedError, no_such_sandbox
 from tiltyard.sandbox.snapshots import Snapshot, Snapshots
-from tiltyard.sandbox.watching import Watchers
-
-MAX_TIMEOUT_S = 30 * 24 * 3600
-"""A sandbox that nobody asks for ends in a month at the latest."""
-
-DEFAULT_TIMEOUT_S = 300
 
 OFFLINE = ":offline"
 """Follows the name of the template that is another one without its network."""
-
-OnTimeout = Literal["kill", "pause"]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a create request asks for.
-
-    Attributes:
-        template: The template's name.
-        timeout_s: Seconds to live.
-        envs: Variables of every command.
-        metadata: What the sandbox can be found by.
-        on_timeout: What becomes of it when its time is over.
-        auto_resume: A paused one wakes when it is asked for something.
-        keep_memory: False ends its processes when it is paused at the end of its time, and keeps its files.
-        network: False takes the network away where the template has it.
-    """
-
-    template: str
-    timeout_s: int
-    envs: Mapping[str, str] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    on_timeout: OnTimeout = "kill"
-    auto_resume: bool = False
-    keep_memory: bool = True
-    network: bool = True
 
 
 def with_offline(templates: Iterable[Template]) -> list[Template]:
     """These templates, and for those with a network the same without."""
     offline = [replace(each, name=each.name + OFFLINE, network=False) for each in templates if each.network]
     return [*templates, *offline]
-
-
-class LiveSandbox:
-    """One sandbox: a box, and what the server knows of it; `number` counts those that the server has made.
-
-    Paused without its memory it has `files`, and its box is dead until it begins again in another.
-    """
-
-    def __init__(self, number: int, box: Box, asked: Asked) -> None:
-        self.number = number
-        self.id = box.id
-        self.box = box
-        self.asked = asked
-        self.token = secrets.token_hex(24)
-        self.started_at = int(time.time() * 1000) / 1000  # as clients see it: what they send back is the same
-        self.ends_at = self.started_at
-        self.paused = False
-        self.files: Baked | None = None
-        self.watchers = Watchers(box)
-        self.changing = asyncio.Lock()
-
-    @property
-    def wakes(self) -> bool:
-        """True when a request is enough to let it go on; one without its memory waits for a client to connect."""
-        return self.asked.auto_resume and self.files is None
-
-    def begin_again(self, box: Box) -> None:
-        """Be this box from now on; the files that were kept for it are in it."""
-        self.box = box
-        self.watchers = Watchers(box)
-        self.discard_files()
-
-    def discard_files(self) -> None:
-        """Keep no longer what it was to begin again with."""
-        files, self.files = self.files, None
-        if files is not None:
-            files.remove()
-
-    @property
-    def state(self) -> str:
-        """What the protocol calls its state."""
-        return "paused" if self.paused else "running"
 
 
 class Sandboxes:
@@ -141,24 +65,15 @@ class Sandboxes:
         """Take a box.
 
         Raises:
-            RefusedError: There is no such template, or no room, or the box cannot be made.
+            RefusedError: There is no such template, or no room, or the box cannot be made, or kept for so long.
         """
-        snapshot = self.snapshots.find(asked.template)
-        template = self._templates.get(asked.template) if snapshot is None else snapshot.template
-        if template is None:
-            known = ", ".join(repr(name) for name in sorted(self._templates))
-            raise RefusedError("not_found", f"there is no template {asked.template!r} on this server; it has {known}")
+        check_timeout(asked.timeout_s)
+        template, snapshot = self._source(asked.template)
         if len(self._live) + self._making >= self._max:
             raise RefusedError("resource_exhausted", f"the server has {self._max} sandboxes, and takes no more")
         self._making += 1
         try:
-            offline = template.network and not asked.network
-            name = template.name + OFFLINE if offline else template.name
-            box = await self._maker.take(name, asked.envs, files=None if snapshot is None else snapshot.files)
-        except (BoxGoneError, ConfigurationError) as error:
-            raise RefusedError(
-                "internal", f"a sandbox of template {asked.template!r} cannot be made: {error}"
-            ) from error
+            box = await self._box(asked, template, snapshot)
         finally:
             self._making -= 1
         if self._closed:
@@ -171,13 +86,36 @@ class Sandboxes:
         self._spawn(self._bury(sandbox))
         return sandbox
 
+    def _source(self, asked: str) -> tuple[Template, Snapshot | None]:
+        """What is meant by a template's name or a snapshot's."""
+        snapshot = self.snapshots.find(asked)
+        template = self._templates.get(asked) if snapshot is None else snapshot.template
+        if template is None:
+            raise self._no_template(asked)
+        return template, snapshot
+
+    async def _box(self, asked: Asked, template: Template, snapshot: Snapshot | None) -> Box:
+        name = template.name + OFFLINE if template.network and not asked.network else template.name
+        try:
+            return await self._maker.take(name, asked.envs, files=None if snapshot is None else snapshot.files)
+        except (BoxGoneError, ConfigurationError) as error:
+            if snapshot is not None and snapshot not in self.snapshots:
+                raise self._no_template(asked.template) from error
+            raise RefusedError(
+                "internal", f"a sandbox of template {asked.template!r} cannot be made: {error}"
+            ) from error
+
+    def _no_template(self, asked: str) -> RefusedError:
+        known = ", ".join(repr(name) for name in sorted(self._templates))
+        return RefusedError("not_found", f"there is no template {asked!r} on this server; it has {known}")
+
     def set_timeout(self, sandbox: LiveSandbox, timeout_s: int) -> None:
         """Let it end so many seconds from now; 0 ends it at once.
 
         Raises:
             RefusedError: The number is negative, or more than a month.
         """
-        _check_timeout(timeout_s)
+        check_timeout(timeout_s)
         sandbox.ends_at = time.time() + timeout_s
         self._stop_timer(sandbox)
         if not sandbox.paused:
@@ -217,7 +155,7 @@ class Sandboxes:
         Raises:
             RefusedError: It is gone, cannot begin again, or the time-out is no number of seconds.
         """
-        _check_timeout(timeout_s)
+        check_timeout(timeout_s)
         async with sandbox.changing:
             self.get(sandbox.id)
             was_paused = sandbox.paused
@@ -328,10 +266,3 @@ class Sandboxes:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _check_timeout(timeout_s: int) -> None:
-    if timeout_s < 0:
-        raise RefusedError("invalid_argument", f"timeout must be >= 0 seconds, got {timeout_s}")
-    if timeout_s > MAX_TIMEOUT_S:
-        raise RefusedError("invalid_argument", f"timeout must be <= {MAX_TIMEOUT_S} seconds (30 days), got {timeout_s}")

@@ -42,6 +42,9 @@ class Snapshots:
     def __init__(self) -> None:
         self._kept: dict[str, Snapshot] = {}
 
+    def __contains__(self, snapshot: Snapshot) -> bool:
+        return snapshot.id in self._kept
+
     def find(self, asked: str) -> Snapshot | None:
         """The snapshot of this id, or the newest of this name."""
         named = [each for each in self._kept.values() if each.name == asked]

@@ -14,7 +14,8 @@ from tiltyard.sandbox.box_files import Reading
 from tiltyard.sandbox.entries import uploaded_json
 from tiltyard.sandbox.fields import checked_text
 from tiltyard.sandbox.forms import FilePart, file_parts
-from tiltyard.sandbox.live import LiveSandbox, Sandboxes
+from tiltyard.sandbox.live import Sandboxes
+from tiltyard.sandbox.live_sandbox import LiveSandbox
 from tiltyard.sandbox.refusal import RefusedError
 
 GZIP_WBITS = 31
