@@ -21,18 +21,35 @@ CLOSE_TIMEOUT_S = 5.0
 Call = tuple[int, str, tuple[Any, ...]]
 """One call of a request: the slot, the method, its arguments."""
 
-Task = tuple[Callable[[], bytes], Callable[[bytes], None]]
-
 
 class Request:
-    """Several calls that are answered together, once."""
+    """Several calls, each for the thread of a slot, that are answered together, once.
 
-    def __init__(self, size: int, answer: Callable[[bytes], None]) -> None:
-        self._results: list[bytes | None] = [None] * size
-        self._missing = size
+    A thread that takes its call first wakes the next: all woken at one time would wait for the interpreter's lock
+    together, which costs more than the calls of quick environments.
+    """
+
+    def __init__(
+        self, calls: Sequence[tuple["SlotThread", Callable[[], Any], str]], answer: Callable[[bytes], None]
+    ) -> None:
+        """Begin nothing yet.
+
+        Args:
+            calls: Of each the thread, what to run there, and what it is called in errors.
+            answer: Called with the pickled list of the packed results, when all are there.
+        """
+        self._calls = iter(list(enumerate(calls)))
+        self._results: list[bytes | None] = [None] * len(calls)
+        self._missing = len(calls)
         self._answer = answer
         self._lock = threading.Lock()
         self._answered = False
+
+    def go_on(self) -> None:
+        """Give calls to their threads, until one of these begins at once: it goes on here."""
+        for position, (thread, call, what) in self._calls:
+            if thread.submit(self, position, call, what):
+                return
 
     def put(self, position: int, result: bytes) -> None:
         """The result of one call; the last one answers."""
@@ -57,19 +74,28 @@ class SlotThread:
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.name = f"slot {slot.number}"
-        self._todo: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[Request, int, Callable[[], Any], str]] = queue.SimpleQueue()
+        self._unfinished = 0
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name=f"tiltyard-{self.name}", daemon=True)
         self._thread.start()
 
-    def submit(self, call: Callable[[], Any], what: str, put: Callable[[bytes], None]) -> None:
-        """Run a call, and give its packed result, or what it raised, to `put`."""
-        self._todo.put((partial(_outcome, call, what), put))
+    def submit(self, request: Request, position: int, call: Callable[[], Any], what: str) -> bool:
+        """Run a call of a request; False when it has to wait for another, which may take long."""
+        with self._lock:
+            self._unfinished += 1
+            at_once = self._unfinished == 1
+        self._todo.put((request, position, call, what))
+        return at_once
 
     def _serve(self) -> None:
         while True:
-            run, put = self._todo.get()
-            put(run())
-            del run, put
+            request, position, call, what = self._todo.get()
+            request.go_on()
+            request.put(position, _outcome(call, what))
+            del request, call
+            with self._lock:
+                self._unfinished -= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +135,10 @@ class SlotHost:
         except TiltyardError as error:
             answer(packed_error(error, "the worker"))
             return
-        state = self._requests[number] = Request(len(calls), partial(self._answered, number, answer))
-        for position, (index, method, arguments) in enumerate(calls):
-            thread = self._threads[index]
-            thread.submit(partial(thread.slot.run, method, arguments), method, partial(state.put, position))
+        threads = ((self._threads[index], method, arguments) for index, method, arguments in calls)
+        work = [(thread, partial(thread.slot.run, method, arguments), method) for thread, method, arguments in threads]
+        state = self._requests[number] = Request(work, partial(self._answered, number, answer))
+        state.go_on()
 
     def so_far(self, number: int) -> bytes:
         """The results that a request has, as a pickled list with None for those that are missing."""
@@ -133,9 +159,9 @@ class SlotHost:
     ) -> list[bytes | None]:
         """Run one call on each thread, and wait for all."""
         done = threading.Event()
-        request = Request(len(calls), lambda results: done.set())
-        for position, (thread, call, what) in enumerate(calls):
-            thread.submit(call, f"{thread.name}: {what}", partial(request.put, position))
+        named = [(thread, call, f"{thread.name}: {what}") for thread, call, what in calls]
+        request = Request(named, lambda results: done.set())
+        request.go_on()
         done.wait(timeout_s)
         return pickle.loads(request.so_far())  # noqa: S301  # our own
 
