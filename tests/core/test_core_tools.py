@@ -1,8 +1,11 @@
 """Tools: what a function becomes, what the manager runs, and what it answers instead."""
 
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from openai.types.chat import ChatCompletionMessageFunctionToolCall
 
 from tiltyard.envs.tool import EnvTool
 from tiltyard.errors import ConfigurationError, LostSessionError, ToolCrashError, ToolError
@@ -11,7 +14,7 @@ from tiltyard.testing.guess import GuessToolEnv
 from tiltyard.tools.base import tool
 from tiltyard.tools.manager import ToolManager
 from tiltyard.tools.messages import assistant_message, parse_call
-from tiltyard.types import Reply, ToolCall
+from tiltyard.types import Reply, StepResult, ToolCall
 
 
 @tool
@@ -110,6 +113,24 @@ def star(*x: int) -> str:
     return ""
 
 
+def odd_default(x: str = Path()) -> str:
+    """Do.
+
+    Args:
+        x: A thing.
+    """
+    return ""
+
+
+def unknown_type(x: "Nothing") -> str:  # noqa: F821
+    """Do.
+
+    Args:
+        x: A thing.
+    """
+    return ""
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -118,6 +139,11 @@ def star(*x: int) -> str:
         (no_description, "'x' of tool 'no_description' is not described"),
         (not_json, "JSON cannot express"),
         (star, "must be a named parameter"),
+        (odd_default, r"'x' of tool 'odd_default' has the default .*Path.*JSON cannot express"),
+        (unknown_type, "the types of tool 'unknown_type' cannot be read: name 'Nothing' is not defined"),
+        (partial(no_hint, x=1), "the types of tool 'partial' cannot be read"),
+        (GuessToolEnv, "from a function or a method, got <class"),
+        (5, "from a function or a method, got 5"),
     ],
 )
 def test_a_function_that_says_too_little_is_refused(function, message):
@@ -133,6 +159,9 @@ def test_a_function_that_says_too_little_is_refused(function, message):
         {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"query": "x", "limit": 2}'}},
         {"function": {"name": "search", "arguments": {"query": "x", "limit": 2}}},
         {"name": "search", "arguments": {"query": "x", "limit": 2}},
+        ChatCompletionMessageFunctionToolCall.model_validate(
+            {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"query": "x", "limit": 2}'}}
+        ),
     ],
 )
 def test_a_call_may_be_ours_or_in_openai_form(call):
@@ -168,6 +197,8 @@ def test_the_reward_and_the_end_of_an_environment_come_through_the_manager():
         ({"name": "search", "arguments": '"{}"'}, "unreadable_call", "must be one JSON object, got '{}'"),
         ({"name": "search", "arguments": 7}, "unreadable_call", "must be one JSON object, got 7"),
         ({"name": 5, "arguments": {}}, "unreadable_call", "needs its tool's name as text in 'name', got 5"),
+        ("search", "unreadable_call", "a tool call must be a JSON object, got 'search'"),
+        (None, "unreadable_call", "a tool call must be a JSON object, got None"),
         ({"function": "search"}, "unreadable_call", "a tool call must be a JSON object, got 'search'"),
         (ToolCall("search", {}), "bad_arguments", "'query' is a required property"),
         (ToolCall("search", {"query": 1.1}), "bad_arguments", "['query']: 1.1 is not of type 'string'"),
@@ -260,6 +291,25 @@ def test_what_a_tool_returns_becomes_text():
     assert texts == ["", '{"b": [1, 2], "a": "é"}', "\ufffd\x00ok", "7"]
 
 
+def test_a_tool_that_returns_a_step_of_an_environment_fails_the_episode():
+    """Its reward would be lost, and the model would read it."""
+
+    def submit() -> StepResult:
+        """Hand in."""
+        return StepResult("right", 1.0, done=True)
+
+    class Submit:
+        def __call__(self, tool_name, arguments):
+            return StepResult("right", 1.0, done=True)
+
+        def tool_info(self):
+            return {"type": "function", "function": {"name": "submit"}}
+
+    for one in (tool(submit), Submit()):
+        with pytest.raises(ToolCrashError, match=r"'submit' returned a StepResult.*Make it a step of an Env"):
+            ToolManager([one]).step(ToolCall("submit", {}))
+
+
 def test_names_are_unique_and_unregister_says_what_there_is():
     """The prompt and the registry have one source of names (T2)."""
     tools = manager()
@@ -280,6 +330,9 @@ def test_a_manager_takes_a_list_a_dict_or_nothing():
         ToolManager({"find": search})
     with pytest.raises(ConfigurationError, match="make one from a function"):
         ToolManager([no_docstring])
+    for one in (search, GuessToolEnv()):
+        with pytest.raises(ConfigurationError, match=r"a list of tools.*got .*from_env\(env\)"):
+            ToolManager(one)
 
 
 @pytest.mark.parametrize("parameters", [{"type": "array"}, {"type": "objekt"}, {"properties": 3}])

@@ -357,6 +357,14 @@ def test_an_environment_without_tools_has_one_that_takes_any_object():
     assert ToolManager([only])({"function": {"name": "env_action", "arguments": '{"a": 1}'}}) == "env_action {'a': 1}"
 
 
+@pytest.mark.parametrize("env", [GuessEnv(), GuessToolEnv, None], ids=["text", "class", "none"])
+def test_only_a_tool_call_environment_has_tools(env):
+    """The error says what was given, before anything is asked of it."""
+    for make in (EnvTool.from_env, EnvTool):
+        with pytest.raises(ConfigurationError, match=r"has no tool calls: .* an instance of a subclass of"):
+            make(env)
+
+
 @pytest.mark.parametrize("env", [GuessEnv(), GuessToolEnv()])
 def test_close_reaches_the_environment_once(env):
     """`close` of the turns can be called again without harm."""

@@ -4,11 +4,11 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tiltyard._boundary import guarded
+from tiltyard._boundary import guarded, shown
 from tiltyard.envs.base import Env
 from tiltyard.envs.observation import process_observation
 from tiltyard.envs.result import FAILURE, scored, step_result
-from tiltyard.errors import EnvError, EpisodeOverError, RolloutError
+from tiltyard.errors import ConfigurationError, EnvError, EpisodeOverError, RolloutError
 from tiltyard.types import StepResult, ToolSchema
 
 ANY_OBJECT: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
@@ -29,7 +29,16 @@ class EpisodeRecord:
 
     @classmethod
     def of(cls, env: Env) -> "EpisodeRecord":
-        """The record of this environment; it holds the environment, so its id stays taken while the record lives."""
+        """The record of this environment; it holds the environment, so its id stays taken while the record lives.
+
+        Raises:
+            ConfigurationError: It is no `Env`.
+        """
+        if not isinstance(env, Env):
+            raise ConfigurationError(
+                f"{shown(env)} has no tool calls: it must be an instance of a subclass of tiltyard.Env. The actions of "
+                "a text environment are the model's texts, and it is played without tools"
+            )
         record = cls._of_env.get(id(env))
         if record is None:
             record = cls._of_env[id(env)] = cls(env)
@@ -114,6 +123,9 @@ class EnvTool:
             tool_name: What the model calls, and the name that `Env.step` gets.
             description: What the model reads.
             parameters: The JSON schema of the arguments; None takes any object.
+
+        Raises:
+            ConfigurationError: It is no `Env`.
         """
         function = {"name": tool_name, "description": description, "parameters": dict(parameters or ANY_OBJECT)}
         self._init(env, {"type": "function", "function": function})
@@ -125,8 +137,12 @@ class EnvTool:
 
     @classmethod
     def from_env(cls, env: Env) -> "list[EnvTool]":
-        """One tool for each of `env.tools()`; where it has none, one `env_action` that takes any object."""
-        return cls.from_schemas(env, env.tools())
+        """One tool for each of `env.tools()`; where it has none, one `env_action` that takes any object.
+
+        Raises:
+            ConfigurationError: It is no `Env`.
+        """
+        return cls.from_schemas(env, EpisodeRecord.of(env).env.tools())
 
     @classmethod
     def from_schemas(cls, env: Env, schemas: list[ToolSchema]) -> "list[EnvTool]":

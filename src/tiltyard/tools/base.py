@@ -1,14 +1,16 @@
 """What a tool is, and how a Python function becomes one."""
 
 import inspect
+import json
 import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Union, runtime_checkable
 
+from tiltyard._boundary import shown
 from tiltyard._coroutines import awaited
-from tiltyard.errors import ConfigurationError
+from tiltyard.errors import ConfigurationError, ToolCrashError
 from tiltyard.tools.text import as_text
 from tiltyard.types import StepResult, ToolSchema
 
@@ -69,6 +71,20 @@ class ToolSource(Protocol):
         ...
 
 
+def result_text(tool_name: str, result: Any) -> str:
+    """What a tool returned, as the text that the model sees.
+
+    Raises:
+        ToolCrashError: It is a `StepResult`, whose reward and end a plain tool has no way to pass on.
+    """
+    if isinstance(result, StepResult):
+        raise ToolCrashError(
+            f"the tool {tool_name!r} returned a StepResult, and a tool returns text: its reward and its end would be "
+            "lost. Make it a step of an Env, or give the tool a method step(tool_name, arguments) -> StepResult"
+        )
+    return as_text(result)
+
+
 class FunctionTool:
     """A tool made from a function by `tool`."""
 
@@ -79,8 +95,7 @@ class FunctionTool:
 
     def __call__(self, tool_name: str, arguments: dict[str, Any]) -> str:
         """Call the function with the arguments; what it returns is shown as text."""
-        del tool_name
-        return as_text(awaited(self.function(**arguments)))
+        return result_text(tool_name, awaited(self.function(**arguments)))
 
     def tool_info(self) -> ToolSchema:
         """The schema read from the function's types and docstring."""
@@ -103,15 +118,17 @@ def tool(function: Callable[..., Any], *, parallel: bool = False) -> FunctionToo
         ConfigurationError: The function or a parameter is not documented, has no type hint, or has one
             that JSON cannot express; names the function and the parameter.
     """
+    if not callable(function) or isinstance(function, type):
+        raise ConfigurationError(f"a tool is made from a function or a method, got {shown(function)}")
     name = getattr(function, "__name__", type(function).__name__)
     doc = inspect.getdoc(function)
     if not doc:
         raise ConfigurationError(f"tool {name!r} has no docstring; say in one what it does: the model reads it")
     described = _described_arguments(doc)
-    hints = typing.get_type_hints(function)
+    parameters, hints = _signature(function, name)
     properties: dict[str, Any] = {}
     required = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in parameters:
         where = f"parameter {parameter.name!r} of tool {name!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigurationError(f"{where} must be a named parameter, not *args, **kwargs or positional-only")
@@ -123,12 +140,28 @@ def tool(function: Callable[..., Any], *, parallel: bool = False) -> FunctionToo
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         else:
-            schema["default"] = parameter.default
+            schema["default"] = _default(parameter.default, where)
         properties[parameter.name] = schema
-    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    accepted = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     summary = " ".join(doc.split("\n\n", 1)[0].split())
-    schema = {"type": "function", "function": {"name": name, "description": summary, "parameters": parameters}}
+    schema = {"type": "function", "function": {"name": name, "description": summary, "parameters": accepted}}
     return FunctionTool(function, schema, parallel=parallel)
+
+
+def _signature(function: Callable[..., Any], name: str) -> tuple[list[inspect.Parameter], dict[str, Any]]:
+    """The function's parameters, and their types by name."""
+    try:
+        return list(inspect.signature(function).parameters.values()), typing.get_type_hints(function)
+    except (NameError, TypeError, ValueError) as error:  # a type that is not there, or a function written in C
+        raise ConfigurationError(f"the types of tool {name!r} cannot be read: {error}") from error
+
+
+def _default(value: Any, where: str) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{where} has the default {shown(value)}, which JSON cannot express") from error
+    return value
 
 
 _PRIMITIVES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}

@@ -1,12 +1,12 @@
 """The tools of one episode: which there are, and what a call to one of them gives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from tiltyard._boundary import guarded
+from tiltyard._boundary import guarded, shown
 from tiltyard.errors import ConfigurationError, ToolCrashError, ToolError
-from tiltyard.tools.base import IndependentTool, LeasedTool, SteppingTool, Tool, ToolSource
+from tiltyard.tools.base import IndependentTool, LeasedTool, SteppingTool, Tool, ToolSource, result_text
 from tiltyard.tools.messages import parse_call
 from tiltyard.tools.schema import ArgumentsCheck, tool_name
 from tiltyard.tools.text import as_text
@@ -35,7 +35,7 @@ class ToolManager:
         """Register the tools.
 
         Raises:
-            ConfigurationError: As `register`, or a key of the mapping is not its tool's name.
+            ConfigurationError: As `register`; or a key of the mapping is not its tool's name, or these are no tools.
         """
         self._entries: dict[str, _Entry] = {}
         if isinstance(tools, Mapping):
@@ -44,9 +44,14 @@ class ToolManager:
                 if own != name:
                     raise ConfigurationError(f"the key {name!r} holds the tool {own!r}; use the tool's own name")
                 self.register(one)
-        else:
-            for one in tools or ():
+        elif isinstance(tools, Iterable):
+            for one in tools:
                 self.register(one)
+        elif tools is not None:
+            raise ConfigurationError(
+                f"ToolManager takes a list of tools, a dict of them by name, or nothing, got {shown(tools)}; put one "
+                "tool in a list, and an environment's into EnvTool.from_env(env)"
+            )
 
     def register(self, tool: Tool) -> Self:
         """Add a tool.
@@ -128,7 +133,8 @@ class ToolManager:
         try:
             if entry.step is not None:
                 return entry.step(call.name, arguments)
-            return StepResult(as_text(guarded(f"tool {call.name!r}", ToolCrashError, entry.tool, call.name, arguments)))
+            given: Any = guarded(f"tool {call.name!r}", ToolCrashError, entry.tool, call.name, arguments)
+            return StepResult(result_text(call.name, given))
         except ToolError as error:
             return _refused("failed", str(error))
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tiltyard.tools.text import fields
 from tiltyard.types import Message, Reply, ToolCall, ToolSchema
 
 
@@ -61,20 +62,24 @@ def _call_text(call: ToolCall) -> str:
     return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {arguments_text(call)}}}'
 
 
-def parse_call(call: Mapping[str, Any]) -> ToolCall:
+def parse_call(call: Any) -> ToolCall:
     """A call from its OpenAI form, or from a bare `{"name", "arguments"}`; a broken one carries its `error`.
 
-    `arguments` may be a mapping or a JSON string. Absent, null and "" mean no arguments; anything else
-    that is not one JSON object is an error, a string encoded twice included: nothing is guessed.
+    The OpenAI SDK's own object for a call is taken as well. `arguments` may be a mapping or a JSON string. Absent, null
+    and "" mean no arguments; anything else that is not one JSON object is an error, a string encoded twice included:
+    nothing is guessed.
     """
-    function = call.get("function", call)
-    call_id = call.get("id") or ""
+    known = fields(call)
+    if known is None:
+        return ToolCall("", None, error=f"a tool call must be a JSON object, got {_clip(call)}")
+    function = known.get("function", known)
+    call_id = known.get("id") or ""
     if not isinstance(function, Mapping):
-        return ToolCall("", None, str(call_id), error=f"a tool call must be a JSON object, got {function!r}")
+        return ToolCall("", None, str(call_id), error=f"a tool call must be a JSON object, got {_clip(function)}")
     name, arguments = function.get("name"), function.get("arguments")
     raw = arguments if isinstance(arguments, str) else None
     if not isinstance(name, str) or not name:
-        error = f"a tool call needs its tool's name as text in 'name', got {name!r}"
+        error = f"a tool call needs its tool's name as text in 'name', got {_clip(name)}"
         return ToolCall("", None, str(call_id), error, raw)
     parsed, error = parse_arguments(name, arguments)
     return ToolCall(name, parsed, str(call_id), error, raw)
