@@ -72,7 +72,7 @@ def test_a_run_that_goes_on_says_when_it_was_last_heard_of(tmp_path):
     with RunFolder.create(tmp_path / "run", "training: {steps: 9}\n") as folder:
         folder.write_metrics({"step": 1, "reward": 0.5})
         for file in (tmp_path / "run").iterdir():
-            os.utime(file, [time.time() - 7230] * 2)
+            os.utime(file, (time.time() - 7230,) * 2)
         assert "last written 2 h 00 min ago" in shown(tmp_path / "run")
         assert "step 1 of 9" in shown(tmp_path / "run")
 
