@@ -110,8 +110,10 @@ async def _packed(box: Box, archive: Path, what: str, left_out: tuple[str, ...])
         with archive.open("wb") as file:
             archive.chmod(0o600)
             await _pack(box, file, what, left_out)
-    except BaseException:
+    except BaseException as error:
         archive.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ConfigurationError(f"{what} cannot be kept on this machine: {error}") from error
         raise
     return Baked(archive)
 
@@ -146,6 +148,8 @@ async def spread(box: Box, baked: Baked) -> None:
         archive = baked.archive.open("rb")
     except FileNotFoundError as error:
         raise ConfigurationError("the files that it was to have were deleted meanwhile") from error
+    except OSError as error:
+        raise ConfigurationError(f"the files that it was to have cannot be read: {error}") from error
     with archive:
         await _unpack(box, archive)
 

@@ -216,25 +216,27 @@ class BoxMaker:
         box_id = secrets.token_hex(10)
         groups = self.isolation.cgroups.order(f"tiltyard-{keeping.token}-{box_id}", limits)
         outside = str(keeping.folder / "homes" / box_id) if self.isolation.kind == "none" else None
-        if outside is not None:
-            Path(outside).mkdir(parents=True)
         boot_id = keeping.folder / f"boot-{box_id}"
-        boot_id.write_text(f"{uuid.uuid4()}\n")
-        boot_id.chmod(0o644)
         order = {
             "direct": outside,
             "id": box_id,
-            "argv": box_command(self.isolation, self._bwrap, keeping.folder, template, limits, boot_id),
             "uid": _FIRST_UID + secrets.randbelow(_UIDS) if self.isolation.as_root else None,
             "seccomp": str(keeping.folder / "filter"),
             **{key: value for key, value in asdict(groups).items() if key in ("groups", "thaw", "asked")},
         }
         try:
+            if outside is not None:
+                Path(outside).mkdir(parents=True)
+            boot_id.write_text(f"{uuid.uuid4()}\n")
+            boot_id.chmod(0o644)
+            order["argv"] = box_command(self.isolation, self._bwrap, keeping.folder, template, limits, boot_id)
             ours, kept = await _ordered(keeping, order)
             broken = asyncio.Event()
             link = await BoxLink.over(ours, lambda _why: broken.set())
             kept.ended.add_done_callback(lambda _: link.close("the sandbox ended"))
             pid = await _begun(keeping, box_id, kept, link)
+        except OSError as error:  # no room on its disk, no descriptor left, the template's root is gone
+            raise BoxGoneError(f"this machine cannot start a sandbox: {error}") from error
         finally:
             boot_id.unlink(missing_ok=True)  # it is mounted by now, and stays to be read there
         box = self._boxes[box_id] = Box(

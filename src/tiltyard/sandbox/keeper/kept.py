@@ -19,7 +19,8 @@ class Kept:
 
     def __init__(self, order: dict[str, Any], record: Path) -> None:
         self.id: str = order["id"]
-        self.order = order
+        # The command line is the most of an order, and what is kept here is copied at each start of another.
+        self.order = {key: order[key] for key in ("groups", "thaw", "asked", "direct")}
         self.record = record
         self.outer = 0
         self.inner = -1

@@ -85,17 +85,23 @@ class Keeper:
         order = json.loads(data)
         if order["op"] == "start":
             fds = array.array("i")
-            fds.frombytes(ancillary[0][2])
-            os.set_inheritable(fds[0], False)
-            self._start(order, fds[0])
+            for _, _, passed in ancillary:
+                fds.frombytes(passed)
+            self._start(order, list(fds))
         elif order["op"] == "kill" and order["id"] in self._by_id:
             self._by_id[order["id"]].kill()
 
-    def _start(self, order: dict[str, Any], agent: int) -> None:
+    def _start(self, order: dict[str, Any], fds: list[int]) -> None:
+        """Start a sandbox; `fds` has the first process's connection to the host."""
         kept = Kept(order, self._folder / "boxes" / f"{order['id']}.json")
-        told, tell = os.pipe()
-        errors, error = os.pipe()
+        if not fds:
+            self._clear(kept, "no number was left to give the connection: too many open files")
+            return
         try:
+            (agent,) = fds
+            os.set_inheritable(agent, False)
+            told, tell = _pipe(fds)
+            errors, error = _pipe(fds)
             kept.note()
             for folder, files in order["groups"]:
                 os.mkdir(folder)
@@ -103,7 +109,7 @@ class Keeper:
                     Path(folder, name).write_text(value)
             kept.outer = os.fork()
         except OSError as failure:
-            for fd in (agent, told, tell, errors, error):
+            for fd in fds:
                 os.close(fd)
             self._clear(kept, f"{failure}")
             return
@@ -111,7 +117,6 @@ class Keeper:
             become(order, agent, tell, error)
         for fd in (agent, tell, error):
             os.close(fd)
-        kept.note()
         self._kept[kept.outer] = self._by_id[kept.id] = kept
         if order["direct"]:
             kept.info = json.dumps({"child-pid": kept.outer}).encode()
@@ -119,6 +124,17 @@ class Keeper:
         os.set_blocking(errors, False)
         kept.stderr_fd = errors
         self._selector.register(errors, selectors.EVENT_READ, lambda: self._complained(kept))
+        self._note(kept)
+
+    def _note(self, kept: Kept) -> bool:
+        """Write down what there is of a sandbox; one that cannot be written down is ended, and false returned."""
+        try:
+            kept.note()
+        except OSError as failure:
+            kept.stderr += f"{failure}".encode()
+            kept.kill()
+            return False
+        return True
 
     def _informed(self, kept: Kept, fd: int) -> None:
         """Bubblewrap tells the number of the sandbox's first process."""
@@ -133,8 +149,12 @@ class Keeper:
             kept.inner = os.pidfd_open(kept.inner_pid)
         except (ValueError, ProcessLookupError):
             return
-        kept.note()
-        self._tell({"id": kept.id, "event": "started", "pid": kept.inner_pid})
+        except OSError as failure:
+            kept.stderr += f"{failure}".encode()
+            kept.kill()
+            return
+        if self._note(kept):
+            self._tell({"id": kept.id, "event": "started", "pid": kept.inner_pid})
 
     def _complained(self, kept: Kept) -> None:
         try:
@@ -197,6 +217,13 @@ class Keeper:
                 self._host.send(json.dumps(message).encode())
             except OSError:
                 return
+
+
+def _pipe(opened: list[int]) -> tuple[int, int]:
+    """A pipe, whose ends are noted among what was opened."""
+    pipe = os.pipe()
+    opened += pipe
+    return pipe
 
 
 def main() -> None:
