@@ -197,14 +197,14 @@ def test_a_harness_bounds_each_call(real_servers):
     harness.close()
 
 
-def collector(url, batch_size, group_size, script, **bounds):
+def collector(url, batch_size, group_size, script, *, step_timeout_s=60.0, **bounds):
     return RolloutCollector(
         lambda: RemoteEnvClient(url, **bounds),
         batch_size,
         group_size,
         policy=ScriptedTokens(TOKENIZER, script),
         renderer=RENDERER,
-        limits=Limits(max_turns=4, step_timeout_s=60.0),
+        limits=Limits(max_turns=4, step_timeout_s=step_timeout_s),
         assigner=TaskAssigner(None, batch_size),
     )
 
@@ -225,13 +225,15 @@ def test_a_server_that_dies_costs_its_episodes_and_training_goes_on(scaffolds):
     held = session_report().leaked
 
     def kill_when_all_play():
-        wait_until(lambda: servers.active("odd") == 64, 60.0, "64 sessions")
-        time.sleep(0.1)
-        servers.kill()
+        try:
+            wait_until(lambda: servers.active("odd") == 64, 240.0, "64 sessions")
+            time.sleep(0.1)
+        finally:
+            servers.kill()
 
     killing = threading.Thread(target=kill_when_all_play)
     killing.start()
-    with collector(servers.url("odd"), 8, 8, WAITS, connect_timeout_s=0.5) as source:
+    with collector(servers.url("odd"), 8, 8, WAITS, step_timeout_s=300.0, connect_timeout_s=120.0) as source:
         first = [member for group in source.collect() for member in group.members]
         killing.join()
         assert len(first) == 64
@@ -241,7 +243,7 @@ def test_a_server_that_dies_costs_its_episodes_and_training_goes_on(scaffolds):
         source._rollout.policy._turns.clear()
         second = [member for group in source.collect() for member in group.members]
     assert {(member.ending, member.reward) for member in second} == {(Ending.DONE, 2.5)}
-    wait_until(lambda: servers.active("odd") == 0, what="an empty server")
+    wait_until(lambda: servers.active("odd") == 0, 60.0, what="an empty server")
     assert (source.leaked, session_report().leaked) == (0, held)
     servers.kill()
 
