@@ -442,7 +442,7 @@ def test_a_cancelled_run_leaves_nothing_behind():
 @pytest.mark.parametrize("concurrency", [0, -1])
 def test_a_concurrency_below_one_is_refused(concurrency):
     """At construction."""
-    with pytest.raises(ConfigurationError, match="concurrency must be >= 1"):
+    with pytest.raises(ConfigurationError, match="concurrency must be a whole number >= 1"):
         rollout_of(concurrency=concurrency)
 
 

@@ -39,6 +39,14 @@ def test_server_noise_never_goes_back():
     assert outgoing(noisy) == {"role": "assistant", "content": "Hi"}
 
 
+def test_keys_without_a_value_are_not_sent():
+    """A row of a table has a column for what another row has; a server takes no name of null."""
+    user = {"role": "user", "content": "Go.", "name": None, "tool_call_id": None}
+    assert outgoing(user) == {"role": "user", "content": "Go."}
+    assert outgoing({"role": "user", "content": "Go.", "name": None}) == {"role": "user", "content": "Go."}
+    assert outgoing({"role": "assistant", "content": None}) == {"role": "assistant", "content": None}
+
+
 def test_noise_inside_tool_calls_never_goes_back():
     """`index` and the like belong to a stream of the server, not to a conversation."""
     message = called("{}")

@@ -5,6 +5,7 @@ import json
 import threading
 from dataclasses import fields
 
+import numpy as np
 import pytest
 from front_scripts import ASK, BOTH, SUBMIT, TOKENIZER, Lab, ServedTokens, call, local, rows, served
 
@@ -121,14 +122,32 @@ def test_a_repeated_episode_id_is_refused(make):
         ({"messages": [ASK]}, "got one dict"),
         (["Go."], "trajectory 0 is a str"),
         ([{"messages": "Go."}], "trajectory 0: messages must be a list"),
-        ([{"messages": [{"content": "Go."}]}], "trajectory 0: messages must be a list"),
+        ([{"messages": (one for one in [ASK])}], "trajectory 0: messages must be a list"),
+        ([{"messages": 5}], "trajectory 0: messages must be a list"),
+        ([{"messages": [ASK, {"content": "Go."}]}], "trajectory 0: message 1 is"),
+        ([{"messages": [{"role": None, "content": "Go."}]}], "trajectory 0: message 0 is"),
+        ([{"messages": [{"role": "user", "content": 5}]}], "trajectory 0: message 0 is"),
         ([{"messages": [ASK], "tools": [{"name": "add"}]}], "trajectory 0: a tool schema must be"),
+        ([{"messages": [ASK], "tools": '[{"type": "function"}]'}], "trajectory 0: tools must be a list"),
+        ([{"messages": [ASK], "tools": {"type": "function"}}], "trajectory 0: tools must be a list"),
+        ([{"messages": [ASK], "tools": 5}], "trajectory 0: tools must be a list"),
+        (None, "takes a list of trajectories, got None"),
     ],
 )
 def test_what_is_no_trajectory_is_refused_by_its_place(make, given, problem):
     """Before anything is sampled."""
     with pytest.raises(ConfigurationError, match=problem):
         make(ADD, tool_manager=CALCULATOR, preflight=False)(given)
+
+
+@pytest.mark.parametrize("make", BOTH)
+def test_a_row_of_a_table_is_a_trajectory(make):
+    """Parquet gives arrays where JSON has lists, and None for what another row has."""
+    system = {"role": "system", "content": "Be brief.", "name": None, "tool_calls": None}
+    row = {"messages": np.array([system, ASK], dtype=object), "tools": None, "seed": None, "id": np.int64(3)}
+    [result] = make(["ok"])([row])
+    assert [message["role"] for message in result["messages"]] == ["system", "user", "assistant"]
+    assert result["error"] is None
 
 
 @pytest.mark.parametrize("make", BOTH)
@@ -207,6 +226,10 @@ def test_tools_come_from_one_manager_a_list_or_a_factory(make, kind):
     assert [result["messages"][-2]["content"] for result in results] == ["3"] * 3
 
 
+async def never_awaited(result):
+    """Called without `await` it would do nothing, and nobody would be told."""
+
+
 @pytest.mark.parametrize("make", BOTH)
 @pytest.mark.parametrize(
     ("options", "problem"),
@@ -217,7 +240,19 @@ def test_tools_come_from_one_manager_a_list_or_a_factory(make, kind):
         ({"env_factory": Lab()}, "env_factory=lambda: Lab"),
         ({"limits": Limits(max_turns=9)}, "max_turns is 6 and limits.max_turns is 9"),
         ({"limits": Limits(max_context=9), "max_trajectory_tokens": 8}, "one limit"),
-        ({"concurrency": 0}, "concurrency must be >= 1"),
+        ({"concurrency": 0}, "concurrency must be a whole number >= 1"),
+        ({"concurrency": "8"}, "concurrency must be a whole number >= 1, got '8'"),
+        ({"max_turns": 2.5}, "max_turns must be a whole number >= 1, got 2.5"),
+        ({"max_turns": True}, "max_turns must be a whole number >= 1, got True"),
+        ({"max_trajectory_tokens": "64"}, "max_context must be a whole number >= 1 or None"),
+        ({"max_observation_chars": 0}, "max_observation_chars must be a whole number >= 1 or None"),
+        ({"limits": {"max_turns": 3}}, r"limits must be a Limits\(...\)"),
+        ({"trace_callback": 5}, "trace_callback must be a function that is not async"),
+        ({"trace_callback": never_awaited}, "trace_callback must be a function that is not async"),
+        ({"success_callback": 5}, "success_callback must be callable"),
+        ({"reward_fns": 5}, "reward_fns must be a function, or a list or dict"),
+        ({"reward_weights": [1.0]}, "reward_weights must be a dict"),
+        ({"reward_weights": {"env": "1"}}, "weight of 'env' must be a finite number"),
         ({"score": "judge"}, "score must be"),
     ],
 )

@@ -168,6 +168,15 @@ def test_a_function_that_raises_or_hangs_fails_its_own_trajectory(make):
 
 
 @pytest.mark.parametrize("make", BOTH)
+def test_a_sum_that_is_not_finite_is_no_reward(make):
+    """Each part is a number and their weighted sum is none: the rule holds for it too."""
+    rollout = make(["3"], reward_fns={"huge": lambda result: 1e308}, reward_weights={"huge": 10.0})
+    [result] = rollout(rows(1))
+    assert (result["stop_reason"], result["reward"]) == ("unscored", None)
+    assert "the weighted sum of the rewards gave reward inf" in result["error"]
+
+
+@pytest.mark.parametrize("make", BOTH)
 def test_a_failed_episode_is_not_scored(make):
     """A crash of the environment stays what it is, whatever a function would say."""
     asked = []
@@ -327,7 +336,7 @@ def test_a_batch_whose_scores_do_not_fit_is_refused(give):
         ({"reward_fns": {"env": length}}, "'env' is the environment's own"),
         ({"reward_fns": {"a": 3}}, "must be callable"),
         ({"reward_fns": [length], "reward_weights": {"lenght": 1.0}}, "a weight is given for 'lenght'"),
-        ({"reward_fns": [length], "reward_weights": {"length": math.inf}}, "must be finite"),
+        ({"reward_fns": [length], "reward_weights": {"length": math.inf}}, "must be a finite number"),
     ],
 )
 def test_rewards_that_cannot_be_summed_are_refused(make, options, problem):

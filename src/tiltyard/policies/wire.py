@@ -119,13 +119,17 @@ def encode(value: Any) -> bytes:
 
 
 def outgoing(message: Message) -> Message:
-    """A message as the server gets it; the message itself where it has nothing but the keys of its role."""
+    """A message as the server gets it; the message itself where it has nothing but the keys of its role.
+
+    A key whose value is None is left out, but for the content: rows of a table have such keys, and servers refuse them.
+    """
     allowed = _OUTGOING.get(message["role"], _PLAIN)
-    calls = message.get("tool_calls")
-    if not calls and message.keys() <= allowed and "tool_calls" not in message:
+    given = {key for key, value in message.items() if key == "content" or (key in allowed and value is not None)}
+    calls = message.get("tool_calls") if "tool_calls" in given else None
+    if not calls and given == message.keys() and "tool_calls" not in given:
         return message
-    sent = {key: value for key, value in message.items() if key in allowed and key != "tool_calls"}
-    if calls and "tool_calls" in allowed:
+    sent = {key: message[key] for key in message if key in given and key != "tool_calls"}
+    if calls:
         sent["tool_calls"] = _outgoing_calls(calls)
     return sent
 

@@ -11,7 +11,7 @@ from tiltyard.envs.turns import Turns, as_turns
 from tiltyard.errors import ConfigurationError, PolicyError, RolloutError, TranscriptError
 from tiltyard.policies.base import TokenPolicy, TokenRequest
 from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job, checked_jobs, request_seed, unique_jobs
-from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.limits import Limits, check_count
 from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.recorded import RecordedEpisode
 from tiltyard.rollout.seating import Claim, Patience, Seat
@@ -60,8 +60,8 @@ class BatchedRollout:
         Raises:
             ConfigurationError: `max_live` is below 1 or `linger_s` is negative.
         """
-        if max_live is not None and max_live < 1:
-            raise ConfigurationError(f"max_live must be >= 1 or None, got {max_live!r}")
+        if max_live is not None:
+            check_count("max_live", max_live, " or None")
         if not linger_s >= 0:
             raise ConfigurationError(f"linger_s must be >= 0 seconds, got {linger_s!r}")
         self.policy = policy

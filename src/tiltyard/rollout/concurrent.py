@@ -13,7 +13,7 @@ from tiltyard.policies.base import AsyncPolicy
 from tiltyard.rollout.blocking import run_blocking
 from tiltyard.rollout.calm_collector import CalmCollector
 from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job, checked_jobs, unique_jobs
-from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.limits import Limits, check_count
 from tiltyard.rollout.loop_workers import LoopWorkers
 from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.served_episode import ServedEpisode
@@ -50,8 +50,7 @@ class ConcurrentRollout:
         Raises:
             ConfigurationError: `concurrency` is below 1.
         """
-        if concurrency < 1:
-            raise ConfigurationError(f"concurrency must be >= 1, got {concurrency!r}")
+        check_count("concurrency", concurrency)
         self.policy = policy
         self.limits = limits
         self.concurrency = concurrency

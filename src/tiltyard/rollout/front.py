@@ -2,20 +2,21 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tiltyard._boundary import shown
 from tiltyard.errors import ConfigurationError
 from tiltyard.rollout.jobs import BREAKS_THE_ENV, EpisodeOrder, Job
-from tiltyard.rollout.scoring import COMPONENTS, Scoring
+from tiltyard.rollout.scoring import COMPONENTS, Scoring, is_async
 from tiltyard.rollout.shown import shown_names
 from tiltyard.rollout.sources import EnvLender, EnvSource, EpisodeEnv, Row
 from tiltyard.rollout.tasks import derived_seed
 from tiltyard.rollout.trace import TraceWriter
 from tiltyard.rollout.trajectory import Trajectory
-from tiltyard.types import Task
+from tiltyard.types import Message, Task
 
 NOT_SAMPLED = -100
 """The label of a token that the policy did not sample: losses leave it out."""
@@ -41,14 +42,31 @@ def task_of(row: Row, number: int, seed: int) -> Task:
     """
     if not isinstance(row, Mapping):
         raise ConfigurationError(f"trajectory {number} is a {type(row).__name__}; it must be a dict with 'messages'")
-    messages = row.get("messages") or ()
-    if isinstance(messages, str) or not all(isinstance(one, Mapping) and "role" in one for one in messages):
-        raise ConfigurationError(
-            f"trajectory {number}: messages must be a list of dicts with 'role' and 'content', got {messages!r:.200}"
-        )
+    messages = row.get("messages")
     given = {name: row[name] for name in TASK_FIELDS if row.get(name) is not None}
     data = {str(name): value for name, value in row.items() if name not in OWN_FIELDS}
-    return Task(**{"seed": seed, **given}, messages=tuple(dict(one) for one in messages), data=data)
+    opening = () if messages is None else _messages(messages, number)
+    return Task(**{"seed": seed, **given}, messages=opening, data=data)
+
+
+def _messages(given: Any, number: int) -> tuple[Message, ...]:
+    """The messages of a row, from a list or from whatever a table has in its place."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Collection):
+        raise ConfigurationError(
+            f"trajectory {number}: messages must be a list of dicts with 'role' and 'content', got {shown(given)}"
+        )
+    for place, message in enumerate(given):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if not (
+            isinstance(message, Mapping)
+            and isinstance(message.get("role"), str)
+            and (content is None or isinstance(content, str | list))
+        ):
+            raise ConfigurationError(
+                f"trajectory {number}: message {place} is {shown(message)}; a message is a dict with a 'role' that is "
+                "text, and a 'content' that is text or a list of parts"
+            )
+    return tuple(dict(message) for message in given)
 
 
 def result_of(row: Row, trajectory: Trajectory) -> dict[str, Any]:
@@ -93,6 +111,13 @@ class Traces:
     """
 
     def __init__(self, folder: str | Path | None, callback: Callable[[dict[str, Any]], object] | None) -> None:
+        """Write nothing yet.
+
+        Raises:
+            ConfigurationError: The callback cannot be called, or would have to be awaited.
+        """
+        if callback is not None and (not callable(callback) or is_async(callback)):
+            raise ConfigurationError(f"trace_callback must be a function that is not async, got {callback!r}")
         self.path: Path | None = None
         self.failed = 0
         self._folder = Path(folder) if folder is not None else None
@@ -179,6 +204,8 @@ class Playing:
         """
         if isinstance(rows, Mapping):
             raise ConfigurationError("a rollout takes a list of trajectories, got one dict; write [trajectory]")
+        if not isinstance(rows, Iterable):
+            raise ConfigurationError(f"a rollout takes a list of trajectories, got {shown(rows)}")
         if isinstance(rows, Sequence):
             front.source.check(rows)
         self._front = front

@@ -1,6 +1,7 @@
 """The limits of one episode, and the order in which they are checked."""
 
 import math
+import numbers
 from dataclasses import dataclass, replace
 
 from tiltyard.errors import ConfigurationError
@@ -41,18 +42,36 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("max_turns", "max_tokens_per_turn"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} must be >= 1, got {getattr(self, name)!r}")
+            check_count(name, getattr(self, name))
         for name in ("max_context", "max_tool_calls"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigurationError(f"{name} must be >= 1 or None, got {value!r}")
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), " or None")
         for name in ("max_seconds", "step_timeout_s"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not (_is_number(value) and value > 0):
                 raise ConfigurationError(f"{name} must be > 0 seconds or None, got {value!r}")
-        if self.length_reward is not None and not math.isfinite(self.length_reward):
-            raise ConfigurationError(f"length_reward must be finite or None, got {self.length_reward!r}")
+        reward = self.length_reward
+        if reward is not None and not (_is_number(reward) and math.isfinite(reward)):
+            raise ConfigurationError(f"length_reward must be finite or None, got {reward!r}")
+
+
+def check_count(name: str, value: object, otherwise: str = "") -> None:
+    """Check a number of things of which there is at least one; a bool is none, and nothing is rounded.
+
+    Args:
+        name: The argument's.
+        value: What was given.
+        otherwise: What else it may be, for the message.
+
+    Raises:
+        ConfigurationError: It is not a whole number >= 1.
+    """
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(f"{name} must be a whole number >= 1{otherwise}, got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def limits_of(max_turns: int, max_trajectory_tokens: int | None, limits: Limits | None) -> Limits:
@@ -61,6 +80,8 @@ def limits_of(max_turns: int, max_trajectory_tokens: int | None, limits: Limits 
     Raises:
         ConfigurationError: One is given in both ways, with two values.
     """
+    if limits is not None and not isinstance(limits, Limits):
+        raise ConfigurationError(f"limits must be a Limits(...), got {limits!r}")
     base = limits or Limits()
     if base.max_turns not in (Limits().max_turns, max_turns):
         raise ConfigurationError(

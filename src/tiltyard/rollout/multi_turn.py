@@ -13,7 +13,7 @@ from tiltyard.policies.base import TokenPolicy
 from tiltyard.rollout.batched import BatchedRollout
 from tiltyard.rollout.beside import LoopThread
 from tiltyard.rollout.front import Finished, Front, Playing, Traces
-from tiltyard.rollout.limits import Limits, limits_of
+from tiltyard.rollout.limits import Limits, check_count, limits_of
 from tiltyard.rollout.preflight import PreflightReport, preflight_rows
 from tiltyard.rollout.scoring import RewardFn, make_scoring
 from tiltyard.rollout.sources import EnvSource, Row, ToolSource
@@ -92,8 +92,7 @@ class MultiTurnRollout:
             raise ConfigurationError(
                 "MultiTurnRollout needs the model's tokenizer: give tokenizer=... (or renderer=...)"
             )
-        if concurrency < 1:
-            raise ConfigurationError(f"concurrency must be >= 1, got {concurrency!r}")
+        check_count("concurrency", concurrency)
         bounds = limits_of(max_turns, max_trajectory_tokens, limits)
         self.calls = 0
         self.traces = Traces(trace_dir, trace_callback)

@@ -10,7 +10,8 @@ other. Failed episodes are not scored, and no score is ever made up.
 import asyncio
 import inspect
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import numbers
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -62,8 +63,10 @@ class Scoring:
         for name, weight in self.weights.items():
             if name not in known:
                 raise ConfigurationError(f"a weight is given for {name!r}; the components are: {', '.join(known)}")
-            if not math.isfinite(weight):
-                raise ConfigurationError(f"the weight of {name!r} must be finite, got {weight!r}")
+            if not isinstance(weight, numbers.Real) or not math.isfinite(weight):
+                raise ConfigurationError(f"the weight of {name!r} must be a finite number, got {weight!r}")
+        if self.success is not None and not callable(self.success):
+            raise ConfigurationError(f"success_callback must be callable, got {self.success!r}")
 
     @property
     def needed(self) -> bool:
@@ -125,7 +128,8 @@ class Scoring:
         missing = [name for name, value in counted.items() if value is None]
         if missing:
             return without_score(trajectory, f"the reward {missing[0]!r} gave None: the episode was not scored")
-        return with_score(trajectory, sum(self.weight(name) * (value or 0.0) for name, value in counted.items()))
+        total = sum(self.weight(name) * (value or 0.0) for name, value in counted.items())
+        return with_score(trajectory, scored(total, "the weighted sum of the rewards") or 0.0)
 
     async def _own(self, trajectory: Trajectory, result: dict[str, Any], envs: Sequence[object]) -> float | None:
         if self.score == "env":
@@ -145,12 +149,9 @@ class Scoring:
 
     async def _call(self, what: str, function: Callable[[Any], Any], argument: Any) -> Any:
         """Call a function of the user's, on a thread unless it is async, within the deadline."""
-        is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004  # asks whether calling it gives a coroutine
-        )
         try:
             async with asyncio.timeout(self.timeout_s):
-                if is_async:
+                if is_async(function):
                     return await guarded_async(what, EnvError, function, argument)
                 value = await on_thread(lambda: guarded(what, EnvError, function, argument))
                 return await guarded_async(what, EnvError, lambda: value) if inspect.isawaitable(value) else value
@@ -158,6 +159,13 @@ class Scoring:
             if isinstance(error, RolloutError):
                 raise
             raise EnvTimeoutError(f"{what} did not return within {self.timeout_s:g} s") from error
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling a function, or an object, gives a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  # asks what calling it gives
+    )
 
 
 def make_scoring(
@@ -170,8 +178,14 @@ def make_scoring(
     """A `Scoring`, with functions that came without names named after themselves.
 
     Raises:
-        ConfigurationError: Two functions have one name, or a weight is for none.
+        ConfigurationError: Two functions have one name, or a weight is for none; or they are of another form.
     """
+    if isinstance(reward_fns, str) or not (
+        reward_fns is None or callable(reward_fns) or isinstance(reward_fns, Iterable)
+    ):
+        raise ConfigurationError(f"reward_fns must be a function, or a list or dict of functions, got {reward_fns!r}")
+    if reward_weights is not None and not isinstance(reward_weights, Mapping):
+        raise ConfigurationError(f"reward_weights must be a dict of numbers by name, got {reward_weights!r}")
     named: dict[str, RewardFn] = {}
     if isinstance(reward_fns, Mapping):
         named = dict(reward_fns)

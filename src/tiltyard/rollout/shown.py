@@ -1,8 +1,9 @@
 """Which of the tools that there are a trajectory shows to the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from tiltyard._boundary import shown
 from tiltyard.errors import ConfigurationError
 from tiltyard.tools.schema import tool_name
 
@@ -13,10 +14,15 @@ def shown_names(row: Mapping[str, Any], number: int) -> list[str] | None:
     Raises:
         ConfigurationError: It shows what is no tool.
     """
-    if row.get("tools") is None:
+    tools = row.get("tools")
+    if tools is None:
         return None
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Collection):
+        raise ConfigurationError(
+            f"trajectory {number}: tools must be a list of tool schemas or of names, got {shown(tools)}"
+        )
     names = []
-    for schema in row["tools"]:
+    for schema in tools:
         try:
             names.append(schema if isinstance(schema, str) else tool_name(schema))
         except ConfigurationError as error:

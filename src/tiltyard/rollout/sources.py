@@ -9,6 +9,7 @@ from typing import Any
 from tiltyard._boundary import guarded
 from tiltyard.envs.turns import ToolTurns, Turns, as_turns, refuse_shared
 from tiltyard.errors import ConfigurationError, EnvError
+from tiltyard.rollout.limits import check_count
 from tiltyard.rollout.shown import unknown_tools
 from tiltyard.rollout.workers import Closing
 from tiltyard.tools.manager import ToolManager
@@ -119,6 +120,8 @@ class EnvSource:
                 f"env_factory must be a function or class that makes a new environment, got {env_factory!r}; write "
                 f"env_factory=lambda: {kind}(...)"
             )
+        if max_observation_chars is not None:
+            check_count("max_observation_chars", max_observation_chars, " or None")
         managers = [tool_manager] if isinstance(tool_manager, ToolManager) else tool_manager
         if isinstance(managers, Sequence):
             for manager in managers:

@@ -207,8 +207,10 @@ def text_of(content: object) -> str:
         return ""
     if isinstance(content, str):
         return content
-    if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
-        return "".join(part["text"] for part in content)
+    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
+        texts = [part.get("text") for part in content]
+        if all(isinstance(text, str) for text in texts):
+            return "".join(texts)
     raise TemplateError(f"a message's content must be text or a list of text parts, got {content!r:.200}")
 
 
