@@ -8,6 +8,7 @@ from tiltyard.report.episodes import Episodes
 from tiltyard.report.reading import RunRecord
 from tiltyard.report.scores import score_figures
 from tiltyard.report.summary import duration, endings_text, learned_nothing
+from tiltyard.train.writer import Writing
 
 Tone = Literal["", "good", "bad"]
 
@@ -26,19 +27,29 @@ def state_text(run: RunRecord) -> str:
     """Say how far the run came."""
     summary = run.summary
     if not summary:
-        return "not ended: it goes on, or its process was killed"
+        return _without_summary(run)
     took = duration(summary.get("seconds") or 0)
     if "steps" in summary:
         done = f"{summary['steps_done']:,} of {summary['steps']:,} steps in {took}"
     else:
         done = f"{summary.get('episodes', 0):,} of {summary.get('planned', 0):,} episodes in {took}"
     if not run.ended:
-        return f"resumed and not ended; before, {done}"
+        return f"resumed, and {_without_summary(run)}; before, {done}"
     if summary.get("interrupted"):
         return f"interrupted after {done}"
     if "optimiser_steps" in summary and learned_nothing(summary):
         return f"nothing was learned in {done}: no weight changed"
     return f"finished {done}"
+
+
+def _without_summary(run: RunRecord) -> str:
+    process = run.writer.process or "another process"
+    return {
+        Writing.GOES_ON: f"not ended: {process} goes on with it",
+        Writing.GONE: f"killed: {process} is gone; --resume goes on with the run",
+        Writing.NOBODY: "broken off by an error; --resume goes on with the run",
+        Writing.UNKNOWN: f"not ended: {process} goes on with it, or was killed",
+    }[run.writer.writing]
 
 
 def facts(run: RunRecord, episodes: Episodes) -> list[Fact]:

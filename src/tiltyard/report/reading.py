@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from tiltyard.errors import ConfigurationError
+from tiltyard.train.writer import Writer, Writing, writer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class RunRecord:
         state: `run.json`.
         summary: `summary.json`; empty while the run goes on, or when its process was killed.
         steps: The line of each step in order; of a step that was played again the last one.
+        writer: Who wrote it when it was read.
         notes: What could not be read, each in a sentence.
     """
 
@@ -30,6 +32,7 @@ class RunRecord:
     state: Mapping[str, Any]
     summary: Mapping[str, Any]
     steps: tuple[Mapping[str, Any], ...]
+    writer: Writer
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -39,8 +42,13 @@ class RunRecord:
 
     @property
     def ended(self) -> bool:
-        """Whether the last attempt came to its end; False while it goes on, and for good where it was killed."""
+        """Whether the last attempt left its summary; False while it goes on, and for good where it was killed."""
         return bool(self.summary) and self.summary.get("attempts", 1) == self.state.get("attempts", 1)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes: the last attempt came to its end, or nobody is there to go on with it."""
+        return self.ended or self.writer.writing in (Writing.NOBODY, Writing.GONE)
 
     @property
     def evaluations(self) -> dict[str, Mapping[str, Any]]:
@@ -62,6 +70,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     path = Path(path).absolute()
     if not (path / "config.yaml").is_file():
         raise ConfigurationError(f"{path} is no run folder: it has no config.yaml; give the folder of a run")
+    writer = writer_of(path)  # first: one that is gone now has written all that is read below
     notes: list[str] = []
     steps: dict[int, Mapping[str, Any]] = {}
     for number, line in enumerate(_lines(path / "metrics.jsonl"), start=1):
@@ -76,6 +85,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         state=_object(path / "run.json", notes),
         summary=_object(path / "summary.json", notes),
         steps=tuple(steps[step] for step in sorted(steps)),
+        writer=writer,
         notes=tuple(notes),
     )
 

@@ -63,7 +63,7 @@ class Tail:
 
 
 def watch(run: str | Path, stream: TextIO, *, every_s: float = 1.0) -> None:
-    """Show the run until it has ended; where there is no terminal, once as it stands.
+    """Show the run until it has ended, or its process has; where there is no terminal, once as it stands.
 
     Args:
         run: The folder of a run, an evaluation or a rollout.
@@ -85,7 +85,7 @@ def watch(run: str | Path, stream: TextIO, *, every_s: float = 1.0) -> None:
     with Live(console=console, auto_refresh=False) as live:
         while True:
             live.update(view(record, episodes.read(), changed_s(record.path)), refresh=True)
-            if record.ended:
+            if record.over:
                 return
             time.sleep(every_s)
             record = read_run(run)
@@ -134,6 +134,8 @@ def _state(record: RunRecord, changed_ago_s: float) -> "Text":
 
     if record.ended:
         return Text(state_text(record), "green" if not record.summary.get("interrupted") else "yellow")
+    if record.over:
+        return Text(state_text(record), "red")
     return Text(f"last written {duration(changed_ago_s)} ago", "yellow" if changed_ago_s > 60 else "dim")
 
 

@@ -1,6 +1,7 @@
 """The folder of one run: what was asked, what happened step by step and episode by episode, and what came of it.
 
 `config.yaml` is the manifest with every default spelled out, `run.json` what a resumed run goes on from.
+`writer.lock` is there while a process writes the folder, and names it.
 `metrics.jsonl` has one line a step, `trajectories.jsonl` one line for every finished episode, failed and evaluated
 ones included, as soon as it is finished. `checkpoints/` holds the last checkpoints, `summary.json` what came of it.
 
@@ -12,6 +13,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tiltyard.errors import ConfigurationError
 from tiltyard.rollout.trace import TraceWriter, cut_unfinished
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.train.processes import Processes, in_all
+from tiltyard.train.writer import WriterLock
 
 _WITHOUT_STATE = "delete it to go on without what it counted, from the last checkpoint"
 
@@ -32,18 +35,20 @@ class RunFolder:
         writes: Whether this process is the one that writes; in another, what it is told to write is left to that one.
     """
 
-    def __init__(self, path: Path, attempt: int, *, writes: bool = True) -> None:
+    def __init__(self, path: Path, attempt: int, lock: WriterLock | None = None) -> None:
         self.path = path
         self.attempt = attempt
-        self.writes = writes
-        self._trajectories = TraceWriter(path / "trajectories.jsonl") if writes else None
+        self.writes = lock is not None
+        self._lock = lock
+        self._trajectories = TraceWriter(path / "trajectories.jsonl") if self.writes else None
 
     @classmethod
     def create(cls, path: str | Path, config: str) -> "RunFolder":
         """Start a folder with the text of its `config.yaml`.
 
         Raises:
-            ConfigurationError: There is something at this path already, or no folder can be made there.
+            ConfigurationError: There is something at this path already, no folder can be made there, or another
+                process has just made it.
         """
         path = Path(path).absolute()
         if path.is_file() or (path.is_dir() and any(path.iterdir())):
@@ -54,27 +59,29 @@ class RunFolder:
             raise ConfigurationError(
                 f"the folder {path} cannot be made: {error.strerror}; give another --out"
             ) from error
-        (path / "config.yaml").write_text(config, encoding="utf-8")
-        folder = cls(path, attempt=0)
-        folder.write_state(attempts=1)
-        return folder
+        with _locked(path) as lock:
+            (path / "config.yaml").write_text(config, encoding="utf-8")
+            folder = cls(path, 0, lock)
+            folder.write_state(attempts=1)
+            return folder
 
     @classmethod
     def resume(cls, path: str | Path, config: str) -> "RunFolder":
         """Open the folder of a run that was begun before; `config` is what its `config.yaml` says from now on.
 
         Raises:
-            ConfigurationError: There is no run at this path, or its `run.json` is damaged.
+            ConfigurationError: There is no run at this path, its `run.json` is damaged, or another process writes it.
         """
         path = Path(path).absolute()
         if not (path / "config.yaml").is_file():
             raise ConfigurationError(f"{path} is no run folder: it has no config.yaml; give the folder of a run")
-        attempt = _read_state(path).get("attempts", 1)
-        _write(path / "config.yaml", config)
-        cut_unfinished(path / "metrics.jsonl")
-        folder = cls(path, attempt)
-        folder.write_state(attempts=folder.attempt + 1)
-        return folder
+        with _locked(path) as lock:
+            attempt = _read_state(path).get("attempts", 1)
+            _write(path / "config.yaml", config)
+            cut_unfinished(path / "metrics.jsonl")
+            folder = cls(path, attempt, lock)
+            folder.write_state(attempts=folder.attempt + 1)
+            return folder
 
     @classmethod
     def shared(cls, open_folder: "Callable[[], RunFolder]", processes: Processes) -> "RunFolder":
@@ -95,7 +102,7 @@ class RunFolder:
             ConfigurationError: There is no run at this path, or its `run.json` is damaged.
         """
         path = Path(path).absolute()
-        return cls(path, _read_state(path).get("attempts", 1) - 1, writes=False)
+        return cls(path, _read_state(path).get("attempts", 1) - 1)
 
     @property
     def checkpoints(self) -> Path:
@@ -147,9 +154,11 @@ class RunFolder:
             _write_json(self.path / "summary.json", finite(summary))
 
     def close(self) -> None:
-        """Close the folder's files; later calls do nothing."""
+        """Close the folder's files, and let another process write it; later calls do nothing."""
         if self._trajectories is not None:
             self._trajectories.close()
+        if self._lock is not None:
+            self._lock.release()
 
     def discard(self) -> None:
         """Take the folder away again: the run could not begin. One that was begun before stays as it is."""
@@ -175,6 +184,17 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[WriterLock]:
+    """Take the lock of a folder; it is given back where the folder cannot be opened."""
+    lock = WriterLock.take(path)
+    try:
+        yield lock
+    except BaseException:
+        lock.release()
+        raise
 
 
 def _read_state(path: Path) -> dict[str, Any]:
