@@ -81,6 +81,16 @@ def test_without_rows_each_group_gets_a_fresh_seed():
     assert not {task.seed for task in resumed.next()} & set(seeds)
 
 
+def test_ranks_share_a_part_of_a_step_and_no_row_is_left_out():
+    """Five tasks for three ranks: slices of nearly equal length, one after another, and the stream goes on behind."""
+    ranks = [TaskAssigner(10, 2, rank=rank, world_size=3) for rank in range(3)]
+    parts = [[task.row_index for task in rank.next(5)] for rank in ranks]
+    alone = TaskAssigner(10, 5)
+    assert [len(part) for part in parts] == [1, 2, 2]
+    assert [row for part in parts for row in part] == [task.row_index for task in alone.next()]
+    assert [rank.state_dict() for rank in ranks] == [alone.state_dict()] * 3
+
+
 def test_a_resume_on_more_ranks_goes_on_at_the_same_row():
     """The state is that of the stream, not of the rank."""
     alone = TaskAssigner(100, 4, seed=3)

@@ -219,7 +219,7 @@ SHARED = {
     "clip_low": 0.1,
     "clip_high": 0.3,
 }
-RELATIVE = SHARED | {"turn_discount": 0.5, "scale_rewards": "batch", "zero_variance": "drop"}
+RELATIVE = SHARED | {"turn_discount": 0.5, "scale_rewards": "batch", "zero_variance": "drop", "resample_rounds": 2}
 RETURNS = SHARED | {"discount": 0.9}
 OF_ALGORITHMS = {
     "GRPO": RELATIVE,

@@ -303,3 +303,20 @@ def test_an_assigner_of_another_batch_size_is_refused():
     with pytest.raises(ConfigurationError, match="3 tasks for a batch_size of 2"):
         source.collect()
     source.close()
+
+
+def test_a_part_of_a_batch_is_dealt_the_tasks_that_come_next():
+    """Further groups of a step: rows and ids go on where they were; more than a batch has no slots."""
+    source = collector(lambda: Recorder(over()), batch_size=3, group_size=1, script=["x"])
+    with source:
+        batches = [source.collect(), source.collect(groups=1), source.collect()]
+        assert [[group.members[0].episode_id for group in batch] for batch in batches] == [
+            ["00000-000-00", "00000-001-00", "00000-002-00"],
+            ["00001-000-00"],
+            ["00002-000-00", "00002-001-00", "00002-002-00"],
+        ]
+        assert [group.task for batch in batches for group in batch] == TaskAssigner(None, 7).next()
+        assert source.of_next(dict.fromkeys(["00002-000-00", "00003-000-00", "00003-002-00"])) == 2
+        for count in (0, 4):
+            with pytest.raises(ConfigurationError, match=rf"groups must be in 1\.\.3, .* got {count}"):
+                source.collect(groups=count)

@@ -132,7 +132,7 @@ FIELDS = [
     (name, field.name)
     for name, algorithm in ALGORITHMS.items()
     for field in dataclasses.fields(algorithm)
-    if field.name != "group_size"  # of the collector
+    if field.name not in ("group_size", "resample_rounds")  # say what is played
 ]
 
 

@@ -68,6 +68,12 @@ class GroupRelativeSection(PolicyGradientSection):
     zero_variance: Literal["count", "drop"] = Field(
         default="count", description="Groups of equal rewards are in the mean of the loss, or left out of it."
     )
+    resample_rounds: int = Field(
+        default=0,
+        ge=0,
+        description="How often other groups are sampled in the place of those left out, at most, until the batch is "
+        "full. With `zero_variance: drop`.",
+    )
 
 
 class GRPOSection(GroupRelativeSection):

@@ -14,7 +14,7 @@ from tiltyard.rollout.limits import Limits
 from tiltyard.rollout.placed_slots import env_slots
 from tiltyard.rollout.placement import HERE, Placement
 from tiltyard.rollout.slots import EnvSlots
-from tiltyard.rollout.tasks import TaskAssigner
+from tiltyard.rollout.tasks import TaskAssigner, slice_of
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.tokens.renderer import Renderer
 from tiltyard.types import Task
@@ -109,29 +109,24 @@ class RolloutCollector:
         """After `close`: how many environments were not closed, as that hung or raised, and leases not given back."""
         return sum(slots.leaked for slots in self._all_slots()) + lost_leases()
 
-    def collect(self, recorded: Mapping[str, Trajectory] | None = None) -> list[Group]:
+    def collect(self, recorded: Mapping[str, Trajectory] | None = None, *, groups: int | None = None) -> list[Group]:
         """Run the next batch; the groups are in the order of the tasks, their members in the order of the slots.
 
         Args:
             recorded: Episodes of this batch that an earlier process finished, by their ids (`BatchedRollout.run`).
                 One of another task is played again.
+            groups: How many groups all collectors run together, no more than in a whole batch; None runs that.
 
         Raises:
-            ConfigurationError: The assigner deals another number of tasks than `batch_size`.
+            ConfigurationError: The assigner deals another number of tasks than asked for, or `groups` is too many.
             GroupMismatchError: Members of a group saw different first observations, so that their rewards cannot be
                 compared: the environment is not reproducible from its task.
         """
-        tasks = self._assigner.next()
-        if len(tasks) != self.batch_size:
-            raise ConfigurationError(
-                f"the assigner gave {len(tasks)} tasks for a batch_size of {self.batch_size}; make it with "
-                f"batch_size={self.batch_size}"
-            )
+        tasks, mine = self._dealt(groups)
         batch, self.batches = self.batches, self.batches + 1
-        first = self._rank * self.batch_size  # ids, and so samples, are those that one collector would give
-        jobs = [
-            Job(self._slots, task, f"{batch:05d}-{group:03d}-{member:02d}")
-            for group, task in enumerate(tasks, first)
+        jobs = [  # ids, and so samples, are those that one collector would give
+            Job(self._slots, task, f"{_beginning(batch)}{group:03d}-{member:02d}")
+            for group, task in zip(mine, tasks, strict=True)
             for member in range(self.group_size)
         ]
         trajectories = self._rollout.run(jobs, self._on_finished, recorded=_of_jobs(jobs, recorded))
@@ -141,6 +136,10 @@ class RolloutCollector:
             for group, task in enumerate(tasks)
         ]
 
+    def of_next(self, recorded: Mapping[str, Trajectory]) -> int:
+        """How many of the recorded episodes have the id of one of the next batch."""
+        return sum(name.startswith(_beginning(self.batches)) for name in recorded)
+
     def evaluate(self, tasks: Sequence[Task], recorded: Mapping[str, Trajectory] | None = None) -> list[Trajectory]:
         """Run one episode for each task, of several collectors this one's share: a slice of them.
 
@@ -149,8 +148,8 @@ class RolloutCollector:
         number, self.evaluations = self.evaluations, self.evaluations + 1
         if self._eval_slots is None:
             self._eval_slots = self._make_slots(self._slots.size, eager=False)
-        ends = [rank * len(tasks) // self._world_size for rank in (self._rank, self._rank + 1)]
-        jobs = [Job(self._eval_slots, tasks[index], f"eval{number:03d}-{index:05d}") for index in range(*ends)]
+        mine = slice_of(len(tasks), self._rank, self._world_size)
+        jobs = [Job(self._eval_slots, tasks[index], f"eval{number:03d}-{index:05d}") for index in mine]
         return self._rollout.run(jobs, self._on_finished, recorded=_of_jobs(jobs, recorded))
 
     def interrupt(self) -> None:
@@ -193,11 +192,32 @@ class RolloutCollector:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
+    def _dealt(self, groups: int | None) -> tuple[list[Task], range]:
+        """The tasks of this collector's next groups, and which of all collectors' groups these are."""
+        whole = self.batch_size * self._world_size
+        if groups is not None and not 1 <= groups <= whole:
+            raise ConfigurationError(f"groups must be in 1..{whole}, as many as in a whole batch, got {groups!r}")
+        mine = slice_of(whole if groups is None else groups, self._rank, self._world_size)
+        if groups is not None:
+            return self._assigner.next(groups), mine
+        tasks = self._assigner.next()
+        if len(tasks) != self.batch_size:
+            raise ConfigurationError(
+                f"the assigner gave {len(tasks)} tasks for a batch_size of {self.batch_size}; make it with "
+                f"batch_size={self.batch_size}"
+            )
+        return tasks, mine
+
     def _make_slots(self, size: int, *, eager: bool) -> EnvSlots:
         return env_slots(self._factory, size, self._placement, timeout_s=self._timeout_s, eager=eager)
 
     def _all_slots(self) -> list[EnvSlots]:
         return [slots for slots in (self._slots, self._eval_slots) if slots is not None]
+
+
+def _beginning(batch: int) -> str:
+    """What the ids of the episodes of a batch begin with."""
+    return f"{batch:05d}-"
 
 
 def _of_jobs(jobs: Sequence[Job], recorded: Mapping[str, Trajectory] | None) -> dict[str, Trajectory]:

@@ -59,11 +59,16 @@ class TaskAssigner:
         """The epoch of the next row; 0 without rows."""
         return self._dealt // self._size if self._size is not None else 0
 
-    def next(self) -> list[Task]:
-        """The tasks of this rank's groups in the next step."""
-        first = self._dealt + self._rank * self._batch_size
-        tasks = [self._task(first + i) for i in range(self._batch_size)]
-        self._dealt += self._batch_size * self._world_size
+    def next(self, count: int | None = None) -> list[Task]:
+        """The tasks of this rank's groups in the next step.
+
+        Args:
+            count: How many tasks all ranks are dealt together, each a slice of nearly equal length; None deals each
+                its `batch_size`.
+        """
+        count = self._batch_size * self._world_size if count is None else count
+        tasks = [self._task(self._dealt + i) for i in slice_of(count, self._rank, self._world_size)]
+        self._dealt += count
         return tasks
 
     def state_dict(self) -> dict[str, Any]:
@@ -135,6 +140,11 @@ def evaluation_tasks(count: int, *, dataset_size: int | None = None, seed: int =
         )
         for i in range(count)
     ]
+
+
+def slice_of(count: int, rank: int, world_size: int) -> range:
+    """Which of `count` things this rank has: slices of nearly equal length, in the order of the ranks."""
+    return range(rank * count // world_size, (rank + 1) * count // world_size)
 
 
 def derived_seed(seed: int, purpose: str, index: int) -> int:

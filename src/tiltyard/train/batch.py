@@ -129,6 +129,11 @@ class Batch:
         """True when no token has a gradient; the learner then skips the update."""
         return self.counts.trained_tokens == 0
 
+    @property
+    def teaching(self) -> int:
+        """How many groups have a token with a gradient."""
+        return sum(any(row.trained for row in rows) for rows in self.groups)
+
 
 def build_batch(groups: Sequence[Group], algorithm: Algorithm, *, truncated: Truncated = "keep") -> Batch:
     """Make training rows of finished groups.

@@ -108,7 +108,7 @@ class Learner:
         known = find_out(self._asking, batch, self.algorithm)
         tally = Tally()
         for _ in range(self.algorithm.epochs):
-            for window in _windows(batch.groups, self.algorithm.minibatches):
+            for window in _windows([rows for rows in batch.groups if rows], self.algorithm.minibatches):
                 self._optimiser_step(window, batch, known, tally)
         tally.add_up(self._processes)
         self._warn_of_difference(tally)

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiltyard.rollout.trajectory import Trajectory
+from tiltyard.train.batch import Batch
 from tiltyard.train.evaluate import Score, part_figures, score
+from tiltyard.train.staleness import Staleness
 
 
 @dataclass(slots=True)
@@ -74,6 +76,38 @@ def step_metrics(
         "tokens_per_s": sum(sampled) / took if took > 0 else None,
         "seconds": dict(seconds),
         **part_figures(played.reward_parts),
+    }
+
+
+def learned_figures(
+    episodes: Mapping[str, Any], aged: Staleness, batch: Batch, resampled: int, update: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the figures of a step: those of its episodes, and what was learned from them.
+
+    Args:
+        episodes: What `step_metrics` returned.
+        aged: How old the batch's tokens were.
+        batch: What the episodes came to.
+        resampled: How many groups were sampled in the place of those that teach nothing.
+        update: The figures of the update.
+    """
+    counts = batch.counts
+    return {
+        "optimiser_step": update.pop("step"),
+        **episodes,
+        "staleness_mean": aged.mean,
+        "staleness_max": aged.max,
+        "groups": counts.groups,
+        "zero_variance_groups": counts.zero_variance_groups,
+        "small_groups": counts.small_groups,
+        "teaching_groups": batch.teaching,
+        "resampled_groups": resampled,
+        "unscored_turns": counts.unscored_turns,
+        "unscored_episodes": counts.unscored,
+        "untrainable_episodes": counts.untrainable,
+        "truncated_policy": counts.truncated_policy,
+        "granularity": batch.granularity,
+        **update,
     }
 
 

@@ -1,8 +1,10 @@
 """Training over rollouts: a step is a batch of groups collected, learned from, and published to the sampler."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -21,13 +23,14 @@ from tiltyard.train.exchange import all_groups, all_trajectories
 from tiltyard.train.interrupt import Interrupts
 from tiltyard.train.learner import Learner
 from tiltyard.train.loop import Counting, run
-from tiltyard.train.metrics import step_metrics
+from tiltyard.train.metrics import learned_figures, step_metrics
 from tiltyard.train.observer import RunObserver
 from tiltyard.train.plan import RunPlan
 from tiltyard.train.processes import ALONE, Processes, in_all
 from tiltyard.train.recorder import TRAIN, Recorder
+from tiltyard.train.resampling import filled, shortage
 from tiltyard.train.run_folder import RunFolder
-from tiltyard.train.staleness import Staleness, fresh_enough, staleness
+from tiltyard.train.staleness import fresh_enough, staleness
 from tiltyard.train.update_metrics import UpdateMetrics
 
 
@@ -124,6 +127,7 @@ class RolloutWork:
         self._folder = folder
         self._earlier = Earlier()
         self._evaluated: set[str] = set()
+        self._told_short = False
         self._position = parts.collector.state_dict()
 
     @property
@@ -145,6 +149,7 @@ class RolloutWork:
         aged = staleness(members, number - 1)
         batch, update = self.learn(collected.groups)
         self.interrupts.hold()
+        self._tell_short(number, batch)
         if not aged.max:  # otherwise it was sampled with other weights, and how far they are apart is no fault
             self.parts.recorder.compare(update)
         now = perf_counter()
@@ -155,7 +160,8 @@ class RolloutWork:
             seconds={"rollout": collected.seconds, "update": now - played, "step": now - began},
             success_known=self.parts.recorder.success_known,
         )
-        return _figures(episodes, aged, batch, asdict(update))
+        resampled = len(collected.groups) - self._wanted
+        return learned_figures(episodes, aged, batch, resampled, asdict(update))
 
     def collect(self, number: int) -> Collected:
         """Play the groups of a step, with the weights of now."""
@@ -165,19 +171,17 @@ class RolloutWork:
 
     def prepare(self, number: int) -> Mapping[str, Trajectory]:
         """Say that a step is played next; returns what an earlier attempt finished of it."""
-        parts = self.parts
         recorded = fresh_enough(self._earlier.take(TRAIN, number), number - 1)
-        size = parts.collector.batch_size * parts.collector.group_size
-        parts.recorder.begin(TRAIN, number, size, finished=len(recorded))
+        self._say_played(number, self._wanted, recorded)
         return recorded
 
     def play(self, recorded: Mapping[str, Trajectory]) -> Collected:
         """Play the groups that come next, but for the episodes that are recorded."""
         began, parts = perf_counter(), self.parts
         with parts.sampled.sampling_weights():
-            groups = in_all(lambda: parts.collector.collect(recorded), parts.processes)
-        if parts.processes.count > 1:
-            groups = all_groups(groups, parts.recorder, parts.processes)
+            groups = self._play_groups(recorded)
+            more = partial(self._play_more, recorded)
+            groups = filled(groups, more, parts.learner.algorithm, truncated=self.plan.truncated)
         return Collected(groups, parts.collector.state_dict(), perf_counter() - began)
 
     def learn(self, groups: Sequence[Group]) -> tuple[Batch, UpdateMetrics]:
@@ -254,6 +258,35 @@ class RolloutWork:
         """
         self.parts.collector.close()
 
+    @property
+    def _wanted(self) -> int:
+        """The groups of a batch, those of all processes together."""
+        return self.parts.collector.batch_size * self.parts.processes.count
+
+    def _say_played(self, number: int, groups: int, recorded: Mapping[str, Trajectory]) -> None:
+        """Say that so many groups are played next for a step."""
+        collector = self.parts.collector
+        episodes = groups * collector.group_size
+        self.parts.recorder.begin(TRAIN, number, episodes, finished=collector.of_next(recorded))
+
+    def _play_groups(self, recorded: Mapping[str, Trajectory], count: int | None = None) -> list[Group]:
+        """Play so many groups, those of all processes together; None plays a whole batch."""
+        parts = self.parts
+        groups = in_all(lambda: parts.collector.collect(recorded, groups=count), parts.processes)
+        return groups if parts.processes.count == 1 else all_groups(groups, parts.recorder, parts.processes)
+
+    def _play_more(self, recorded: Mapping[str, Trajectory], count: int) -> list[Group]:
+        """Play so many further groups for the step that is being played."""
+        self._say_played(self.parts.recorder.step, count, recorded)
+        return self._play_groups(recorded, count)
+
+    def _tell_short(self, number: int, batch: Batch) -> None:
+        """Say once that a batch is not full although other groups were sampled."""
+        text = shortage(batch, self._wanted, self.parts.learner.algorithm)
+        if text and not self._told_short and self._folder.writes:
+            self._told_short = True
+            warnings.warn(f"step {number} {text}", stacklevel=2)
+
     def _leases(self) -> tuple[int, int]:
         """How many environments were replaced, and how many leaked, in all processes; in this one after Ctrl-C."""
         mine = (self.parts.collector.replaced, self.parts.collector.leaked)
@@ -261,26 +294,6 @@ class RolloutWork:
             return mine
         replaced, leaked = zip(*self.parts.processes.gather(mine), strict=True)
         return sum(replaced), sum(leaked)
-
-
-def _figures(episodes: Mapping[str, Any], aged: Staleness, batch: Batch, update: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one step, as `metrics.jsonl` has them."""
-    counts = batch.counts
-    return {
-        "optimiser_step": update.pop("step"),
-        **episodes,
-        "staleness_mean": aged.mean,
-        "staleness_max": aged.max,
-        "groups": counts.groups,
-        "zero_variance_groups": counts.zero_variance_groups,
-        "small_groups": counts.small_groups,
-        "unscored_turns": counts.unscored_turns,
-        "unscored_episodes": counts.unscored,
-        "untrainable_episodes": counts.untrainable,
-        "truncated_policy": counts.truncated_policy,
-        "granularity": batch.granularity,
-        **update,
-    }
 
 
 @contextmanager

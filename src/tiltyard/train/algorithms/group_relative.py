@@ -3,7 +3,7 @@
 from __future__ import annotations  # the loss's tensors are named without importing torch
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from tiltyard.errors import ConfigurationError
@@ -26,13 +26,17 @@ class GroupRelative(PolicyGradient):
         turn_discount: What a later turn's reward counts for an earlier turn, under "turn" (0: nothing).
         scale_rewards: What centred rewards are divided by: the group's deviation, nothing, or the batch's.
         zero_variance: What a group is whose members did equally well: "count" has its tokens in the mean that the
-            loss is, "drop" leaves them out of it (DAPO's dynamic sampling, arXiv:2503.14476, without its resampling).
+            loss is, "drop" leaves them out of it.
+        resample_rounds: How often as many groups of other tasks are sampled as were dropped, at most, until the batch
+            is full of groups that teach something: DAPO's dynamic sampling (Yu et al. 2025, arXiv:2503.14476). Needs
+            `zero_variance` "drop"; 0 samples none.
     """
 
     advantage_granularity: Granularity = "auto"
     turn_discount: float = 0.0
     scale_rewards: Scale = "group"
     zero_variance: ZeroVariance = "count"
+    resample_rounds: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.advantage_granularity == "token":
@@ -46,6 +50,12 @@ class GroupRelative(PolicyGradient):
         one_of("zero_variance", self.zero_variance, get_args(ZeroVariance))
         at_least("group_size", self.group_size, 2)
         between("turn_discount", self.turn_discount, 0.0, 1.0)
+        at_least("resample_rounds", self.resample_rounds, 0)
+        if self.resample_rounds and self.zero_variance != "drop":
+            raise ConfigurationError(
+                f"resample_rounds needs zero_variance 'drop', got {self.zero_variance!r}: other groups are sampled in "
+                "the place of those that are dropped"
+            )
 
 
 @dataclass(frozen=True, slots=True)
