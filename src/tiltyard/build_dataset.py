@@ -104,15 +104,14 @@ def dataset_plan(manifest: Manifest, env: "DatasetEnv") -> "DatasetPlan":
     Raises:
         ManifestError: There are fewer held-out rows than `training.eval.tasks`.
     """
-    from tiltyard.planning import optimiser_settings, schedule
+    from tiltyard.planning import optimiser_settings, schedule, too_few_held_out
     from tiltyard.train.dataset import DatasetPlan, steps_of
 
     training, held_out = manifest.training, len(env.held_out)
     wanted = training.eval.tasks
     if wanted is not None and wanted > held_out:
-        raise ManifestError(
-            f"training.eval.tasks: {wanted} rows were asked for, but {held_out} are held out and usable"
-        )
+        key = "training.eval.tasks"
+        raise ManifestError(too_few_held_out(manifest.environment, key, wanted, held_out, "usable rows"))
     rows = min(EVAL_ROWS, held_out) if wanted is None else wanted
     steps = training.steps
     if training.epochs is not None:

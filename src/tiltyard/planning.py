@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from tiltyard.envs.pool.ray_session import RayOptions
-from tiltyard.errors import ConfigurationError, ManifestError
+from tiltyard.errors import ManifestError
 from tiltyard.manifest import Manifest
+from tiltyard.manifest.environment import EnvironmentSection
 from tiltyard.manifest.probing import EnvFacts
 from tiltyard.policies.base import Sampling
 from tiltyard.rollout.limits import Limits
@@ -67,17 +68,31 @@ def held_out_tasks(manifest: Manifest, facts: EnvFacts, count: int | None = None
     There are none where it is known that no row is held out and no number of them was asked for.
 
     Raises:
-        ManifestError: There are fewer held-out rows than that.
+        ManifestError: There are fewer held-out rows than that; the message says what to do.
     """
     tasks = manifest.training.eval.tasks if count is None else count
     known = EVAL_TASKS if facts.held_out_rows is None else facts.held_out_rows
     if tasks is None:
         tasks = min(EVAL_TASKS, known)
     held_out = None if facts.rows is None else tasks if facts.held_out_rows is None else known
-    try:
-        return evaluation_tasks(tasks, dataset_size=held_out, seed=manifest.training.seed) if tasks else []
-    except ConfigurationError as error:
-        raise ManifestError(f"training.eval.tasks: {error}") from error
+    if held_out is not None and tasks > held_out:
+        key = "training.eval.tasks" if count is None else "--tasks"
+        raise ManifestError(too_few_held_out(manifest.environment, key, tasks, held_out))
+    return evaluation_tasks(tasks, dataset_size=held_out, seed=manifest.training.seed) if tasks else []
+
+
+def too_few_held_out(section: EnvironmentSection, key: str, wanted: int, there: int, rows: str = "rows") -> str:
+    """Say that an evaluation cannot be of so many rows, and what to do."""
+    split = section.train_test_split
+    found = f"{key} is {wanted}, and {f'only {there}' if there else 'no'} {rows} are held out"
+    if not section.dataset:
+        return f"{found} by the environment; ask for at most {there}"
+    if split == 1:
+        return (
+            f"{found}: environment.train_test_split is 1, which trains on all; set it below 1, or ask for 0 "
+            "evaluation tasks"
+        )
+    return f"{found}: environment.train_test_split is {split:g}; lower it, or ask for at most {there}"
 
 
 def run_plan(manifest: Manifest, facts: EnvFacts) -> "RunPlan":

@@ -117,8 +117,23 @@ def test_a_split_of_1_trains_on_all_rows_and_evaluates_nothing(write, train, tmp
 def test_held_out_tasks_of_a_split_of_1_are_refused_by_their_key(write):
     """What was asked for cannot be had; nothing is evaluated on the rows that are trained on."""
     manifest = load_manifest(write(ALL_ROWS, training="{eval: {tasks: 4}}"))
-    with pytest.raises(ManifestError, match=r"training\.eval\.tasks: 4 .* there are 0 held-out rows"):
+    with pytest.raises(ManifestError) as caught:
         held_out_tasks(manifest, probe(manifest.environment, env_factory(manifest.environment)))
+    assert str(caught.value) == (
+        "training.eval.tasks is 4, and no rows are held out: environment.train_test_split is 1, which trains on all; set "
+        "it below 1, or ask for 0 evaluation tasks"
+    )
+
+
+def test_more_tasks_than_held_out_rows_are_refused_with_what_to_do(write):
+    """By the key that asked for them: the manifest's, or the command's option."""
+    manifest = load_manifest(write(ENVIRONMENT, training="{eval: {tasks: 5}}"))
+    facts = probe(manifest.environment, env_factory(manifest.environment))
+    rest = "and only 4 rows are held out: environment.train_test_split is 0.75; lower it, or ask for at most 4"
+    for key, asked in (("training.eval.tasks is 5", None), ("--tasks is 6", 6)):
+        with pytest.raises(ManifestError) as caught:
+            held_out_tasks(manifest, facts, asked)
+        assert str(caught.value) == f"{key}, {rest}"
 
 
 @pytest.mark.parametrize("share", ["0", "1.5", "true"])
