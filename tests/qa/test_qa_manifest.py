@@ -120,8 +120,8 @@ def test_held_out_tasks_of_a_split_of_1_are_refused_by_their_key(write):
     with pytest.raises(ManifestError) as caught:
         held_out_tasks(manifest, probe(manifest.environment, env_factory(manifest.environment)))
     assert str(caught.value) == (
-        "training.eval.tasks is 4, and no rows are held out: environment.train_test_split is 1, which trains on all; set "
-        "it below 1, or ask for 0 evaluation tasks"
+        "training.eval.tasks is 4, and no rows are held out: environment.train_test_split is 1, which trains on all; "
+        "set it below 1, or ask for 0 evaluation tasks"
     )
 
 
