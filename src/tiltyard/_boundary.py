@@ -1,5 +1,6 @@
 """The one place that catches what other people's code raises."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
@@ -27,7 +28,8 @@ def guarded(
     """Call code that is not ours, async or not, and turn what it raises into the failure of an episode, log or report.
 
     `ToolError`, `RolloutError` and `ConfigurationError` mean what they say and pass; so do
-    `MemoryError`, `KeyboardInterrupt` and `SystemExit`, which are not the episode's.
+    `MemoryError`, `KeyboardInterrupt` and `SystemExit`, which are not the episode's. A `CancelledError` of asyncio is
+    that of an event loop of theirs: nobody cancels a call that does not await.
 
     Args:
         what: Names the call in the error, e.g. "GuessEnv.step".
@@ -43,14 +45,14 @@ def guarded(
         return awaited(call(*args, **kwargs))
     except (ToolError, RolloutError, ConfigurationError, MemoryError):
         raise
-    except Exception as cause:
+    except (Exception, asyncio.CancelledError) as cause:
         raise error(f"{what} raised {reason(cause)}") from cause
 
 
 async def guarded_async(
     what: str, error: type[RolloutError], call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Await code that is not ours; as `guarded`, and cancellation passes too.
+    """Await code that is not ours; as `guarded`, and the cancellation of the task that awaits passes too.
 
     Raises:
         RolloutError: An `error` that names the exception, chained to it.
@@ -59,6 +61,11 @@ async def guarded_async(
         return await call(*args, **kwargs)
     except (RolloutError, ConfigurationError, MemoryError):
         raise
+    except asyncio.CancelledError as cause:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise error(f"{what} raised {reason(cause)}") from cause
     except Exception as cause:
         raise error(f"{what} raised {reason(cause)}") from cause
 

@@ -117,6 +117,21 @@ def test_whatever_a_policy_raises_ends_its_episode_only(line, ending):
     assert endings(found) == ["done", ending, "done"]
 
 
+def test_a_cancellation_that_nobody_asked_for_is_the_policys_failure():
+    """A client that gives its own requests up does not end the run."""
+
+    class GivesUp(ScriptedAsyncPolicy):
+        async def reply(self, prompt, *, max_tokens):
+            if prompt.messages[0]["content"] == "seed 0":
+                raise asyncio.CancelledError
+            return await super().reply(prompt, max_tokens=max_tokens)
+
+    jobs = [Job(SeedEnv(), Task(seed=seed), f"e{seed}") for seed in range(2)]
+    found = ConcurrentRollout(GivesUp(["x"]), Limits()).run(jobs)
+    assert endings(found) == ["api_error", "done"]
+    assert found[0].error == "PolicyError: policy.reply raised CancelledError: "
+
+
 def test_a_policy_that_gives_no_reply_fails_the_episode_by_name():
     """What came is shown."""
 

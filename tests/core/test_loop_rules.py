@@ -1,5 +1,7 @@
 """The rules of the episode loop, numbered as in `tiltyard.rollout.episode`; one test or more for each."""
 
+import asyncio
+
 import pytest
 
 from tiltyard.envs.base import Env
@@ -327,6 +329,18 @@ def test_9_an_interrupt_inside_the_environment_escapes(escape):
     next(flow)
     with pytest.raises(escape):
         flow.send(Reply("1"))
+
+
+def test_9_a_cancellation_inside_the_environment_is_its_own():
+    """A step awaits nothing of ours: what was cancelled is something on an event loop of the environment."""
+
+    class Cancelled(GuessEnv):
+        def step(self, action):
+            raise asyncio.CancelledError
+
+    trajectory, _ = play(Cancelled(), ["1"], task=Task(seed=1))
+    assert (trajectory.ending, trajectory.reward) == (Ending.ENV_ERROR, None)
+    assert trajectory.error == "EnvError: Cancelled.step raised CancelledError: "
 
 
 def test_9_a_task_that_the_environment_cannot_be_reset_to_escapes():

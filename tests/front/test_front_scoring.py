@@ -1,5 +1,6 @@
 """What a finished trajectory is worth: the environment, its `evaluate`, reward functions, a judge, a success."""
 
+import asyncio
 import math
 import threading
 
@@ -165,6 +166,23 @@ def test_a_function_that_raises_or_hangs_fails_its_own_trajectory(make):
     assert [result["reward"] for result in results] == [None, None, 1.0]
     assert "raised KeyError: 'answer'" in results[0]["error"]
     assert "did not return within 1.5 s" in results[1]["error"]
+
+
+async def gives_up(result):
+    raise asyncio.CancelledError
+
+
+def gives_up_at_once(result):
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("make", BOTH)
+@pytest.mark.parametrize("reward", [gives_up, gives_up_at_once])
+def test_a_cancellation_that_nobody_asked_for_fails_its_own_trajectory(make, reward):
+    """It is one of the function's own, and must not pass for that of the run."""
+    results = make(["3"], reward_fns={"mine": reward})(rows(2))
+    assert [result["stop_reason"] for result in results] == ["unscored"] * 2
+    assert results[0]["error"] == "EnvError: reward 'mine' raised CancelledError: "
 
 
 @pytest.mark.parametrize("make", BOTH)
