@@ -68,6 +68,12 @@ def test_a_run_keeps_it_as_yaml(folder):
         ("[model]\nname = 017\n", "m.toml: line 2, column 9: not valid TOML: expected newline or end of document "),
         ("[a]\n[a]\n", "m.toml: line 2, column 3: not valid TOML: cannot declare ('a',) twice"),
         ("a = ", "m.toml: end of document: not valid TOML: invalid value"),
+        (f"a = {'9' * 5000}", "m.toml: not valid TOML: a number has too many digits"),
+        (f"a = {'[' * 3000}{']' * 3000}", "m.toml: not valid TOML: it is nested too deeply"),
+        (
+            "[model]\nname = 0xffffffffffffffffff\n",
+            "m.toml: 3 problems\n  model.name: is a whole number of 72 bits; TOML",
+        ),
     ],
 )
 def test_what_is_no_toml_is_told_by_its_place(text, message):

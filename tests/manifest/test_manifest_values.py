@@ -90,9 +90,35 @@ def test_text_that_looks_like_something_else_survives_writing(text):
     assert read_yaml(write_yaml({"key": text})).value == {"key": text}
 
 
-def test_an_anchor_that_holds_itself_is_read_once():
-    """A recursive alias ends the search for problems instead of going round."""
-    assert read_yaml("a: &x {b: *x}").problems == ()
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("&x {b: *x}", "not valid YAML: an alias (*) is inside what it names (&)"),
+        ("&x [1, [*x]]", "not valid YAML: an alias (*) is inside what it names (&)"),
+        (f"{'[' * 3000}{']' * 3000}", "not valid YAML: it is nested too deeply"),
+        ("9" * 5000, "line 1, column 4: not valid YAML: a whole number has at most 1000 digits, got 5000"),
+        (f"0x{'f' * 5000}", "line 1, column 4: not valid YAML: a whole number has at most 1000 digits, got 5002"),
+        ("!!int three", "line 1, column 4: not valid YAML: three is no whole number"),
+        ("!!bool maybe", "line 1, column 4: not valid YAML: maybe is no boolean"),
+        ("!!float x", "line 1, column 4: not valid YAML: x is no number"),
+        ("[!!set {b}]", "a[0]: line 1: a manifest has text, numbers, booleans, lists and mappings, got !!set"),
+        ("!!binary aGk=", "a: line 1: a manifest has text, numbers, booleans, lists and mappings, got !!binary"),
+        (
+            "!!timestamp 2026-01-01",
+            "a: line 1: a manifest has text, numbers, booleans, lists and mappings, got !!timestamp",
+        ),
+    ],
+)
+def test_what_json_could_not_hold_is_refused_with_its_place(written, message):
+    """It could not be written into a run folder either."""
+    (problem,) = read_yaml(f"a: {written}").problems
+    assert str(problem) == message
+
+
+def test_an_alias_may_stand_beside_what_it_names():
+    """It is the same value twice."""
+    found = read_yaml("{a: &x [1], b: *x, c: {d: *x}}")
+    assert (found.problems, found.value) == ((), {"a": [1], "b": [1], "c": {"d": [1]}})
 
 
 def test_paths_start_from_the_manifest_not_from_the_working_folder(tmp_path, monkeypatch):

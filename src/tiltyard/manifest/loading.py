@@ -50,6 +50,7 @@ _WANTED: Mapping[str, str] = {
     "int_type": "a whole number",
     "list_type": "a list",
     "string_type": "text",
+    "string_unicode": "text of whole characters",
 }
 
 

@@ -3,8 +3,10 @@
 The rules are those of YAML 1.2 with three additions. `1e-5` is a number, `on`, `off`, `yes` and `no` are not
 booleans, `12:30:45` and a date are text. A plain scalar that YAML 1.1 reads as something else (`on`, `017`,
 `12:30:45`, `1_000`) is refused with its cure rather than guessed; a key twice in one mapping is refused; keys are text.
+What JSON could not hold (a date, a set, something that holds itself) is refused too.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +15,12 @@ from typing import Any
 import yaml
 
 _AMBIGUOUS = "tag:tiltyard,2026:ambiguous"
-_MERGE = "tag:yaml.org,2002:merge"
+_YAML = "tag:yaml.org,2002:"
+_MERGE = f"{_YAML}merge"
+_TAGS = {_AMBIGUOUS, _MERGE, *(f"{_YAML}{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map"))}
+
+MAX_DIGITS = 1000
+"""The most characters of a number; Python does not read or write those of some thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,26 @@ for _tag, _pattern, _first in _RESOLVERS:
 _Loader.add_constructor(_AMBIGUOUS, yaml.SafeLoader.construct_yaml_str)
 
 
+def _checked(kind: str, what: str) -> None:
+    """Have what is no number or boolean, though its tag says so, be an error like any other."""
+    construct = yaml.SafeLoader.yaml_constructors[f"{_YAML}{kind}"]
+
+    def constructed(loader: _Loader, node: yaml.ScalarNode) -> Any:
+        if len(node.value) <= MAX_DIGITS:
+            with contextlib.suppress(ValueError, KeyError):
+                return construct(loader, node)
+            said = f"{node.value} is no {what}"
+        else:
+            said = f"a {what} has at most {MAX_DIGITS} digits, got {len(node.value)}"
+        raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
+
+    _Loader.add_constructor(f"{_YAML}{kind}", constructed)
+
+
+for _tag, _what in (("int", "whole number"), ("float", "number"), ("bool", "boolean")):
+    _checked(_tag, _what)
+
+
 def read_yaml(text: str) -> ManifestText:
     """Read one YAML document.
 
@@ -86,17 +113,26 @@ def read_yaml(text: str) -> ManifestText:
         node = loader.get_single_node()
         if node is None:
             return ManifestText(None, ())
+        if _holds_itself(node, set(), set()):
+            return _not_yaml("an alias (*) is inside what it names (&)")
         problems = tuple(_problems(node, "", set()))
         return ManifestText(loader.construct_document(node), problems)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        cure = "; indent with spaces, not tabs" if "'\\t'" in (error.problem or "") else ""
-        return ManifestText(None, (Problem("", f"{where}not valid YAML: {error.problem or error.context}{cure}"),))
-    except yaml.YAMLError as error:
-        return ManifestText(None, (Problem("", f"not valid YAML: {error}"),))
+    except (yaml.YAMLError, RecursionError) as error:
+        return _not_yaml(error)
     finally:
         loader.dispose()
+
+
+def _not_yaml(why: str | Exception) -> ManifestText:
+    where = cure = ""
+    if isinstance(why, RecursionError):
+        why = "it is nested too deeply"
+    elif isinstance(why, yaml.MarkedYAMLError):
+        mark = why.problem_mark or why.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        cure = "; indent with spaces, not tabs" if "'\\t'" in (why.problem or "") else ""
+        why = why.problem or why.context or ""
+    return ManifestText(None, (Problem("", f"{where}not valid YAML: {why}{cure}"),))
 
 
 def write_yaml(value: Any) -> str:
@@ -120,11 +156,26 @@ def _problems(node: yaml.Node, path: str, seen: set[int]) -> Iterator[Problem]:
         yield Problem(
             path, f"line {line}: plain {node.value} reads differently in YAML 1.1 and 1.2; {_cure(node.value)}"
         )
+    elif node.tag not in _TAGS:
+        kind = node.tag.replace(_YAML, "!!")
+        yield Problem(path, f"line {line}: a manifest has text, numbers, booleans, lists and mappings, got {kind}")
     elif isinstance(node, yaml.SequenceNode):
         for position, item in enumerate(node.value):
             yield from _problems(item, join_path(path, position), seen)
     elif isinstance(node, yaml.MappingNode):
         yield from _mapping_problems(node, path, seen)
+
+
+def _holds_itself(node: yaml.Node, above: set[int], done: set[int]) -> bool:
+    """Whether a list or mapping is somewhere in itself, as an alias can say; `above` are the nodes that it is in."""
+    if id(node) in above:
+        return True
+    if isinstance(node, yaml.ScalarNode) or id(node) in done:
+        return False
+    parts = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+    found = any(_holds_itself(part, above | {id(node)}, done) for part in parts)
+    done.add(id(node))
+    return found
 
 
 def _mapping_problems(node: yaml.MappingNode, path: str, seen: set[int]) -> Iterator[Problem]:
