@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tiltyard import ConfigurationError, EnvError, Gate, LLMJudge, OpenAI, PolicyError, Sequential, WeightedSum
@@ -26,6 +27,12 @@ def test_a_weighted_sum_adds_its_parts():
     verdict = WeightedSum({"format": gives(0.5), "right": gives(True)}, weights={"right": 2.0}).score(ANSWER)
     assert verdict.reward == 2.5
     assert verdict.parts == {"format": 0.5, "right": 1.0}
+
+
+def test_a_weight_may_be_a_number_of_numpy():
+    """Whatever is a real number is one."""
+    verdict = WeightedSum({"right": gives(1)}, weights={"right": np.float32(0.5)}).score(ANSWER)
+    assert verdict.reward == 0.5
 
 
 def test_a_part_without_a_score_leaves_the_answer_unscored():
@@ -119,6 +126,10 @@ def test_an_error_names_its_part():
         lambda: WeightedSum({"a": gives(1)}, weights={"b": 1}),
         lambda: WeightedSum({"a": gives(1)}, weights={"a": float("nan")}),
         lambda: WeightedSum({"a": gives(1)}, weights={"a": True}),
+        lambda: WeightedSum({1: gives(1)}),
+        lambda: WeightedSum({"": gives(1)}),
+        lambda: Sequential({"a": gives(1)}, above="0.5"),
+        lambda: Gate(gives(1), gives(1), above=float("nan")),
     ],
 )
 def test_a_rubric_that_cannot_be_is_refused_when_it_is_made(make: Callable):

@@ -1,5 +1,6 @@
 """Where rows come from, how a source is told apart, and what is wrong with one that cannot be read."""
 
+import csv
 import json
 
 import datasets
@@ -46,6 +47,28 @@ def test_the_values_of_a_csv_are_text(tmp_path):
     """A CSV says nothing about types, so nothing is guessed: `007` stays what it is."""
     (tmp_path / "rows.csv").write_text('question,answer\n"a, b",007\n')
     assert list(load_rows("rows.csv", base=tmp_path)) == [{"question": "a, b", "answer": "007"}]
+
+
+def test_a_cell_of_a_csv_may_be_long(tmp_path):
+    """A document is longer than Python's limit for cells, which stays as it was for others."""
+    limit, text = csv.field_size_limit(), "x" * 200_000
+    (tmp_path / "rows.csv").write_text(f"question,answer\n{text},1\n")
+    assert load_rows(tmp_path / "rows.csv")[0]["question"] == text
+    assert csv.field_size_limit() == limit
+
+
+def test_nested_too_deeply_is_no_json(tmp_path):
+    """It is told like anything else that cannot be read."""
+    (tmp_path / "rows.jsonl").write_text("[" * 100_000)
+    with pytest.raises(ConfigurationError, match=r"rows\.jsonl, line 1 is not JSON"):
+        load_rows(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize("source", [3, None, ({"a": n} for n in range(3)), {1, 2}])
+def test_what_rows_cannot_be_read_from_is_refused_by_its_type(source):
+    """Rows are asked for by their place, and counted: an iterator is not enough."""
+    with pytest.raises(ConfigurationError, match=f"got {type(source).__name__} .*make a list of an iterator"):
+        load_rows(source)
 
 
 def test_rows_are_made_when_they_are_asked_for(tmp_path):

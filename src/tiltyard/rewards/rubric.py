@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from tiltyard._boundary import guarded, shown
@@ -20,6 +21,9 @@ from tiltyard.errors import ConfigurationError, EnvError
 from tiltyard.rewards.answer import Answer, Arguments
 
 _GATE, _THEN = "gate", "then"
+
+MOST = 1e9
+"""A weight or a bound of this size is a slip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,8 @@ class _Composed(Rubric):
         if not isinstance(parts, Mapping) or not parts:
             raise ConfigurationError(f"{type(self).__name__} takes its parts as a mapping of names, got {parts!r}")
         for name in parts:
+            if not isinstance(name, str) or not name:
+                raise ConfigurationError(f"a part of a {type(self).__name__} has a text as its name, got {name!r}")
             if within := [other for other in parts if name.startswith(f"{other}.")]:
                 raise ConfigurationError(
                     f"a part is called {name!r}, as one within the part {within[0]!r} would be; give it another name"
@@ -142,10 +148,8 @@ class _Composed(Rubric):
         given = dict(weights or {})
         if unknown := [name for name in given if name not in parts]:
             raise ConfigurationError(f"a weight is given for {unknown[0]!r}; the parts are: {', '.join(parts)}")
-        for name, weight in given.items():
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not -1e9 < weight < 1e9:
-                raise ConfigurationError(f"the weight of {name!r} must be a number, got {weight!r}")
-        self._parts = [_Part(name, _named(part, name), given.get(name, 1.0)) for name, part in parts.items()]
+        numbers = {name: _number(f"the weight of {name!r}", weight) for name, weight in given.items()}
+        self._parts = [_Part(name, _named(part, name), numbers.get(name, 1.0)) for name, part in parts.items()]
 
     def check(self, columns: Sequence[str]) -> None:
         """See `Rubric`."""
@@ -200,10 +204,10 @@ class Sequential(_Composed):
         """Take the parts in their order.
 
         Raises:
-            ConfigurationError: There is no part, a name or a weight cannot be used, or a weight is for none.
+            ConfigurationError: There is no part, a name or a number cannot be used, or a weight is for none.
         """
         super().__init__(parts, weights)
-        self.above = above
+        self.above = _number("above", above)
 
     def score(self, answer: Answer) -> Verdict:
         """See `Rubric`; a part that is not scored leaves the answer unscored, and none behind it is asked.
@@ -235,10 +239,10 @@ class Gate(Rubric):
             above: See `condition`.
 
         Raises:
-            ConfigurationError: One cannot be called.
+            ConfigurationError: One cannot be called, or `above` is no number.
         """
         self._condition, self._then = _named(condition, _GATE), as_rubric(then)
-        self.above = above
+        self.above = _number("above", above)
 
     def check(self, columns: Sequence[str]) -> None:
         """See `Rubric`."""
@@ -264,6 +268,12 @@ def as_rubric(scores: Scores) -> Rubric:
         ConfigurationError: It is neither.
     """
     return scores if isinstance(scores, Rubric) else Function(scores)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not -MOST < value < MOST:
+        raise ConfigurationError(f"{name} must be a number between {-MOST:g} and {MOST:g}, got {value!r}")
+    return float(value)
 
 
 def _named(scores: Scores, name: str) -> Rubric:

@@ -24,6 +24,9 @@ from tiltyard.rows.table import Arrow, Listed, RowSource
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
 """The names that a file or folder can have a split from where none is asked for."""
 
+MAX_CELL = 2**31 - 1
+"""Characters of a cell of a CSV file; Python's own limit of 131072 is for what is no text to learn from."""
+
 
 def read_path(path: Path, split: str | None = None) -> RowSource:
     """The rows of a file or folder that is there.
@@ -140,12 +143,15 @@ def _csv(files: Sequence[Path]) -> Listed:
 
 
 def _csv_table(file: Path) -> tuple[list[str], list[Mapping[str, Any]]]:
-    """A CSV file's header and rows; each value is text, as it is written."""
+    """A CSV file's header and rows; each value is text, as it is written, however long."""
+    limit = csv.field_size_limit(MAX_CELL)
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             lines = list(_numbered(csv.reader(stream, strict=True)))
     except (csv.Error, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file} cannot be read as CSV: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
     header = lines[0][1] if lines else []
     if len(set(header)) < len(header):
         raise ConfigurationError(f"{file} names a column twice; its columns are: {', '.join(map(repr, header))}")
@@ -171,7 +177,7 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
 def _parsed(text: bytes, where: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{where} is not JSON: {error}") from error
 
 

@@ -45,6 +45,11 @@ def load_rows(
         MissingExtraError: The `datasets` extra, which this source needs, is not installed.
     """
     if not isinstance(source, str | os.PathLike):
+        if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+            raise ConfigurationError(
+                f"rows are read from a path, a hub id or a list of mappings, got {type(source).__name__} "
+                f"{source!r:.200}; make a list of an iterator"
+            )
         rows = Rows(listed(source, "the rows"), "the rows", columns)
     elif isinstance(source, os.PathLike) or is_path(source):
         path = row_path(os.fspath(source), base)

@@ -37,7 +37,8 @@ class Dropped(StrEnum):
 
 _MEANINGS = {
     Dropped.TOO_LONG: "longer than max_length",
-    Dropped.NOTHING_TO_TRAIN: "no token of an answer to train (an empty one, or all of it beyond max_length)",
+    Dropped.NOTHING_TO_TRAIN: "no token of an answer to train (no assistant's message, an empty one, or all of it "
+    "beyond max_length)",
     Dropped.SAME_ANSWERS: "chosen and rejected are the same",
     Dropped.PROMPTS_DIFFER: "chosen and rejected differ before the first answer",
 }
