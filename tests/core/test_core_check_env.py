@@ -82,7 +82,7 @@ def test_what_the_check_made_it_closes():
 @pytest.mark.parametrize("kind", [FaultyEnv, FaultyToolEnv])
 def test_a_step_that_breaks_is_an_error_and_the_check_ends(kind, fault):
     """A hang and a raise are contained: they become findings."""
-    report = check_env(lambda: kind(fault), timeout_s=0.1)
+    report = check_env(lambda: kind(fault), timeout_s=1.5)
     assert ("an episode can be played", "error") in found(report)
     assert not report.ok
     assert report.name == kind.__name__
@@ -91,7 +91,7 @@ def test_a_step_that_breaks_is_an_error_and_the_check_ends(kind, fault):
 @pytest.mark.parametrize("fault", ["raise", "hang", "return_none"])
 def test_a_reset_that_breaks_ends_the_check(fault):
     """Nothing else can be tried, and the report says so."""
-    report = check_env(lambda: FaultyEnv(fault, at=0), timeout_s=0.1)
+    report = check_env(lambda: FaultyEnv(fault, at=0), timeout_s=1.5)
     assert found(report) == {("it can be made and reset", "error")}
     assert all("cannot be opened" in line for line in report.skipped)
 

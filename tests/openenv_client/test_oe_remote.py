@@ -150,10 +150,10 @@ def test_an_mcp_tool_that_cannot_take_the_text_is_told(real_servers, tool, messa
 
 def test_a_step_that_hangs_ends_in_time_and_can_be_closed(real_servers):
     """The bound is the client's, and the server is not asked for leave."""
-    client = RemoteEnvClient(real_servers.url("odd"), request_timeout_s=0.2, action_field="seconds")
+    client = RemoteEnvClient(real_servers.url("odd"), request_timeout_s=1.5, action_field="seconds")
     client.reset()
     with pytest.raises(EnvTimeoutError):
-        client.step("1")
+        client.step("3")
     client.reset()
     client.close()
     client.close()
@@ -188,11 +188,11 @@ def test_an_observation_processor_is_named(real_servers, tmp_path):
 def test_a_harness_bounds_each_call(real_servers):
     """`request_timeout_s`; the failed episode is kept."""
     harness = RolloutHarness(
-        real_servers.url("odd"), TOKENIZER, renderer=RENDERER, request_timeout_s=0.5, action_field="seconds"
+        real_servers.url("odd"), TOKENIZER, renderer=RENDERER, request_timeout_s=1.5, action_field="seconds"
     )
     harness.reset()
     with pytest.raises(EnvTimeoutError):
-        harness.step([*TOKENIZER.encode("1.5"), END])
+        harness.step([*TOKENIZER.encode("3"), END])
     assert (harness.get_episode_data().ending, harness.get_episode_data().reward) == (Ending.ENV_ERROR, None)
     harness.close()
 

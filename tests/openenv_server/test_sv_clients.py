@@ -224,21 +224,23 @@ def test_a_server_killed_in_the_middle_of_64_episodes(served):
     server = served(f"{HERE / 'served_envs.py'}:Waits")
     tokenizer = byte_tokenizer()
     held = session_report().leaked
-    policy = ScriptedTokens(tokenizer, ["sleep 30", "stop"])
+    policy = ScriptedTokens(tokenizer, ["sleep 300", "stop"])
 
     def kill_when_all_play():
-        wait_until(lambda: server.active() == 64, 60.0, "64 sessions")
-        server.kill()
+        try:
+            wait_until(lambda: server.active() == 64, 240.0, "64 sessions")
+        finally:
+            server.kill()
 
     killing = threading.Thread(target=kill_when_all_play)
     killing.start()
     with RolloutCollector(
-        lambda: RemoteEnvClient(server.url, connect_timeout_s=0.5),
+        lambda: RemoteEnvClient(server.url, connect_timeout_s=120.0),
         8,
         8,
         policy=policy,
         renderer=make_renderer(tokenizer),
-        limits=Limits(max_turns=2, step_timeout_s=60.0),
+        limits=Limits(max_turns=2, step_timeout_s=300.0),
         assigner=TaskAssigner(None, 8),
     ) as source:
         first = [member for group in source.collect() for member in group.members]

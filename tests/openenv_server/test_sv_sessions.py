@@ -90,12 +90,12 @@ def test_a_client_that_dies_gives_its_place_back(serve, dial):
 
 def test_a_call_that_passes_its_deadline_ends_its_session_only(serve, dial):
     """The client is told, the place is free, and other sessions are answered meanwhile."""
-    url, server = serve("Told", call_timeout_s=1.0)
+    url, server = serve("Told", call_timeout_s=2.0)
     with dial(url) as stuck, dial(url) as other:
         stuck.reset(), other.reset()
-        stuck.socket.send('{"type":"step","data":{"message":"sleep 3"}}')
+        stuck.socket.send('{"type":"step","data":{"message":"sleep 6"}}')
         assert "observation" in other.step("on")
-        assert "not done within 1 s" in stuck.socket.recv(timeout=10)
+        assert "not done within 2 s" in stuck.socket.recv(timeout=10)
         wait_until(lambda: server.active_sessions == 1)
         assert "observation" in other.step("on")
 
@@ -103,9 +103,9 @@ def test_a_call_that_passes_its_deadline_ends_its_session_only(serve, dial):
 def test_a_long_call_answers_pings(serve, dial):
     """Keep-alive is not the environment's business: a step may take minutes."""
     url, _ = serve("Told")
-    with dial(url, ping_interval=0.3, ping_timeout=1.0) as wire:
+    with dial(url, ping_interval=0.3, ping_timeout=2.0) as wire:
         wire.reset()
-        assert "observation" in wire.step("sleep 3")
+        assert "observation" in wire.step("sleep 4")
 
 
 def test_stopping_closes_every_environment(serve, dial):
