@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from tiltyard._boundary import guarded
 from tiltyard.envs.base import Env
+from tiltyard.envs.own_random import caller_of
 from tiltyard.envs.tool import EnvTool
 from tiltyard.envs.turns import GuardedTurns, TextTurns, ToolTurns, as_turns, refuse_shared
 from tiltyard.errors import ConfigurationError, EnvError, EpisodeOverError, ToolError
@@ -76,6 +78,16 @@ def test_a_text_environment_is_reset_with_what_it_takes():
     assert TextTurns(Seedless()).start(Task(seed=5)).messages == ({"role": "user", "content": "begin"},)
     with pytest.raises(ConfigurationError, match=r"training row 2.*takes no row_index;"):
         TextTurns(GuessEnv()).start(Task(row_index=2))
+
+
+def test_a_reset_takes_columns_of_any_name():
+    """Those that our own calls have names for, too."""
+
+    def reset(**columns):
+        return columns
+
+    columns = {"what": 1, "error": 2, "call": 3, "function": 4}
+    assert guarded("reset", EnvError, caller_of(object()), reset, **columns) == columns
 
 
 def test_held_out_rows_are_never_served_from_the_training_rows():

@@ -33,6 +33,7 @@ def names(tools):
     return [tool["function"]["name"] for tool in tools]
 
 
+GENERIC = "openenv.core.generic_client:GenericEnvClient"
 SAY = schema("say", message={"type": "string"})
 
 
@@ -162,6 +163,28 @@ def test_a_handler_that_acts_earns_what_its_acts_earned(odd):
     assert odd.episode_reward == 2.5
 
 
+def test_a_handler_that_gives_back_what_execute_gave_shows_its_observation_only(odd):
+    """Neither the reward nor the metadata, which may hold the answer, is in the text."""
+    odd.register_tool(schema("submit"), lambda env, _: env.execute({"message": "end"}))
+    odd.reset()
+    result = odd.step("submit", {})
+    assert (result.observation, result.reward, result.done) == ("over", 2.0, True)
+
+
+def test_a_handler_that_cannot_be_called_is_refused_when_it_is_registered(odd):
+    """Not in the middle of an episode."""
+    with pytest.raises(ConfigurationError, match="handler must be a function, got 'submit'"):
+        odd.register_tool(schema("submit"), "submit")
+
+
+def test_what_is_sent_with_a_reset_may_be_taken_away_and_have_any_name(odd):
+    """None is nothing; `self`, `what` and the like are columns as others are."""
+    odd.reset_kwargs = None
+    odd.reset()
+    odd.reset_kwargs = {"what": 1, "call": 2, "error": 3}
+    assert odd.reset({"seed": 4}).observation == "seed 4, options ['call', 'error', 'what']"
+
+
 def test_a_handler_may_say_the_whole_result(odd):
     """Reward, end and info are its own."""
     odd.register_tool(schema("submit"), lambda env, _: StepResult("done", 3.0, done=True, info={"success": True}))
@@ -278,6 +301,15 @@ def test_the_url_may_come_from_the_environment(monkeypatch):
         ({"env_cls": "Client"}, "'module:Class'"),
         ({"env_cls": "collections:OrderedDict"}, "is no OpenEnv client"),
         ({"client_kwargs": {"timeout": 3}}, r"takes headers, max_message_size_mb, got \['timeout'\]"),
+        ({"client_kwargs": {"headers": "X: y"}}, r"client_kwargs\['headers'\] must be a dict, got 'X: y'"),
+        ({"client_kwargs": {"max_message_size_mb": "5"}}, r"'max_message_size_mb'\] must be a number > 0, got '5'"),
+        (
+            {"env_cls": GENERIC, "client_kwargs": {"nope": 1}},
+            "client_kwargs do not fit .*'nope'",
+        ),
+        ({"action_mapper": "map"}, "action_mapper must be a function, got 'map'"),
+        ({"tools": "run"}, "a tool schema must be"),
+        ({"env_name": 5}, "there is no package 5"),
         ({"message_timeout_s": 0}, "message_timeout_s must be a number > 0, got 0"),
         ({"base_url": "ftp://h"}, "base_url must begin with"),
     ],

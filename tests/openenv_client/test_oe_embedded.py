@@ -164,6 +164,11 @@ def test_the_scaffold_of_openenv_is_found(scaffolds, monkeypatch):
         ({"env_name": "a", "env_cls": "b:C"}, "exactly one"),
         ({"env_name": "no_such_package_of_ours"}, "there is no package"),
         ({"env_cls": "collections:Ordereddict"}, "has no class 'Ordereddict'"),
+        ({"env_name": 5}, "there is no package 5"),
+        (
+            {"env_cls": "openenv.core.generic_client:GenericEnvClient"},
+            "is a client of servers",
+        ),
         ({"base_url": "http://h", "tool_schema": []}, r"write OpenEnvClient\(base_url='http://h'"),
     ],
 )
@@ -171,6 +176,16 @@ def test_what_cannot_be_found_is_told(options, message):
     """With what to give."""
     with pytest.raises(ConfigurationError, match=message):
         OpenEnv(**options)
+
+
+def test_a_closed_environment_is_not_reset(package):
+    """It would never be closed again."""
+    env = OpenEnv(env_name=package.name)
+    env.reset()
+    env.close()
+    env.close()
+    with pytest.raises(EpisodeOverError, match=r"after close\(\): make a new OpenEnv of BoardThing"):
+        env.reset()
 
 
 def test_a_misspelt_argument_is_refused(package):

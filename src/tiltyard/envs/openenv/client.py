@@ -85,7 +85,8 @@ class OpenEnvClient(Env):
             token: The bearer token that the server asks for; None takes the variable OPENENV_TOKEN.
 
         Raises:
-            ConfigurationError: Two of these contradict each other, or a class cannot be found.
+            ConfigurationError: Two of these contradict each other, or a class cannot be found or is of another kind.
+            EnvError: The package's client could not be made.
             MissingExtraError: The `openenv` extra is not installed.
         """
         if env_name is not None and env_cls is not None:
@@ -102,11 +103,11 @@ class OpenEnvClient(Env):
         self._action_cls = load_class(action_cls, "action_cls")
         if self._action_cls is None and typed is not None and not self._mcp:
             self._action_cls = action_class(typed, env_name)
-        codec = DictCodec() if typed is None else TypedCodec(typed(base_url=url, **given))
+        codec = DictCodec() if typed is None else TypedCodec(typed, url, given)
         self.client = SessionClient(self._session, codec)
-        self._map = action_mapper
+        self._map = None if action_mapper is None else checked_callable(action_mapper, "action_mapper")
         self._tools = [RUN_PYTHON] if tools is None else list(tools)
-        self._refuse_ambiguous(tools)
+        self._refuse_ambiguous(self._tools)
         self._own_tools = tools is None
         self._local: dict[str, tuple[ToolSchema, Handler]] = {}
         self.reset_kwargs: dict[str, Any] = dict(reset_kwargs or {})
@@ -133,13 +134,13 @@ class OpenEnvClient(Env):
     def register_tool(self, schema: ToolSchema, handler: Handler) -> Self:
         """Add a tool that runs here and not on the server; it shadows a server tool of the same name.
 
-        A handler that returns text earns what the `execute` calls that it made earned, and ends the episode if one of
-        them did; a `StepResult` says it itself.
+        A handler that returns text, or what `execute` gave it, earns what the `execute` calls that it made earned, and
+        ends the episode if one of them did; a `StepResult` says it itself.
 
         Raises:
-            ConfigurationError: The schema has no name.
+            ConfigurationError: The schema has no name, or the handler cannot be called.
         """
-        self._local[name_of(schema)] = (schema, handler)
+        self._local[name_of(schema)] = (schema, checked_callable(handler, "handler"))
         return self
 
     def reset(self, trajectory: dict[str, Any] | None = None) -> StepResult:
@@ -157,7 +158,7 @@ class OpenEnvClient(Env):
         self._session.open()
         listed = fresh and self._learn_tools()
         try:
-            parsed = self.client.reset(**{**reset_arguments(trajectory), **self.reset_kwargs})
+            parsed = self.client.reset(**{**reset_arguments(trajectory), **(self.reset_kwargs or {})})
         except ActionRefusedError as error:
             raise refused_reset(error, self._session, given="reset_kwargs or a field of the task's row") from error
         result = self._taken(parsed)
@@ -250,14 +251,16 @@ class OpenEnvClient(Env):
         """A result of the server as ours, added to the episode."""
         self.last_result = parsed
         where = f"the environment at {shown(self._session.url)}"
-        observation = parsed.observation
-        text = tool_text(observation) if self._mcp else process_observation(observation)
         reward = scored(parsed.reward, where)
         if reward is not None:
             self._earned = (self._earned or 0.0) + reward
         metadata = getattr(parsed, "metadata", None) or {}
         info = {"raw_result": parsed, "episode_reward": self._earned}
-        return StepResult(text, reward, flag(parsed.done, "done", where), info, truncated(metadata))
+        return StepResult(self._text(parsed), reward, flag(parsed.done, "done", where), info, truncated(metadata))
+
+    def _text(self, parsed: Any) -> str:
+        """What the model sees of a result of the server."""
+        return tool_text(parsed.observation) if self._mcp else process_observation(parsed.observation)
 
     def _run_here(self, name: str, handler: Handler, arguments: dict[str, Any]) -> StepResult:
         self._executed = executed = []
@@ -269,20 +272,32 @@ class OpenEnvClient(Env):
             rewards = [scored(parsed.reward, name) for parsed in executed]
             known = [reward for reward in rewards if reward is not None]
             earned = sum(known, 0.0) if known or not rewards else None
-            given = StepResult(process_observation(given), earned, any(parsed.done for parsed in executed))
+            text = self._text(given) if any(given is parsed for parsed in executed) else process_observation(given)
+            given = StepResult(text, earned, any(parsed.done for parsed in executed))
         result = step_result(given, name)
         if result.reward is not None:
             self._earned = (self._earned or 0.0) + result.reward
         result.info = {"raw_result": self.last_result, **result.info, "episode_reward": self._earned}
         return result
 
-    def _refuse_ambiguous(self, tools: Sequence[ToolSchema] | None) -> None:
-        if tools is not None and len(tools) > 1 and self._map is None and self._action_cls is not None:
-            names = ", ".join(name_of(schema) for schema in tools)
+    def _refuse_ambiguous(self, tools: Sequence[ToolSchema]) -> None:
+        names = ", ".join([name_of(schema) for schema in tools])
+        if len(tools) > 1 and self._map is None and self._action_cls is not None:
             raise ConfigurationError(
                 f"an action of {self._action_cls.__name__} does not say which of the tools {names} was called; "
                 "give action_mapper=lambda tool_name, arguments: …"
             )
+
+
+def checked_callable(given: Any, what: str) -> Any:
+    """What the caller gave to be called.
+
+    Raises:
+        ConfigurationError: It cannot be called; `what` names the argument.
+    """
+    if not callable(given):
+        raise ConfigurationError(f"{what} must be a function, got {given!r}")
+    return given
 
 
 def reset_arguments(trajectory: Mapping[str, Any] | None) -> dict[str, Any]:

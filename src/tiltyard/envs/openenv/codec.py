@@ -1,5 +1,6 @@
 """Actions and results in the form that a server's client gives them: plain dicts, or the classes of a package."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -57,15 +58,21 @@ class TypedCodec:
     Its silent reconnects, to an environment that was never reset, are thereby out of the way.
     """
 
-    def __init__(self, client: Any) -> None:
-        missing = [name for name in ("_step_payload", "_parse_result", "_parse_state") if not hasattr(client, name)]
+    def __init__(self, client_cls: Any, base_url: str, client_kwargs: Mapping[str, Any]) -> None:
+        """Make the package's client.
+
+        Raises:
+            ConfigurationError: The class is no client, or does not take the arguments.
+            EnvError: It cannot be made.
+        """
+        self._name = client_cls.__name__
+        missing = [name for name in ("_step_payload", "_parse_result", "_parse_state") if not hasattr(client_cls, name)]
         if missing:
             raise ConfigurationError(
-                f"{type(client).__name__} is no OpenEnv client: it has no {', '.join(missing)}; "
+                f"{self._name} is no OpenEnv client: it has no {', '.join(missing)}; "
                 "give a subclass of openenv.core.EnvClient"
             )
-        self._client = client
-        self._name = type(client).__name__
+        self._client = made(client_cls, {"base_url": base_url, **client_kwargs}, "client_kwargs")
 
     def payload(self, action: Any) -> Mapping[str, Any]:
         """The data of a step, as the package's client writes it.
@@ -102,7 +109,7 @@ class SessionClient:
         self.session = session
         self.codec = codec
 
-    def reset(self, **arguments: Any) -> Any:
+    def reset(self, /, **arguments: Any) -> Any:
         """Begin an episode; see `Session.reset`."""
         return self.codec.result(self.session.reset(**arguments))
 
@@ -117,6 +124,20 @@ class SessionClient:
     def close(self) -> None:
         """Give the session back."""
         self.session.close()
+
+
+def made(cls: type, arguments: Mapping[str, Any], what: str) -> Any:
+    """An instance of a package's class.
+
+    Raises:
+        ConfigurationError: The class does not take the arguments; `what` names them.
+        EnvError: Its own code failed.
+    """
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise ConfigurationError(f"{what} do not fit {cls.__name__}: {error}") from error
+    return guarded(f"{cls.__name__}()", EnvError, cls, **arguments)
 
 
 def build_action(action_cls: Any, given: Mapping[str, Any]) -> Any:

@@ -209,12 +209,14 @@ class Connection:
         if self._dead is not None:
             return LostSessionError(f"the session on {where} is gone: {self._dead}; reset() opens another")
         protocol = self._socket.protocol
-        if protocol.close_sent is not None and protocol.close_sent.code == 1009:
+        closed = protocol.close_rcvd or protocol.close_sent
+        if closed is not None and closed.code == 1009:
+            if protocol.close_rcvd_then_sent:  # who closes second repeats the code
+                return EnvError(f"{where} refused an action as too large; uvicorn takes 16 MiB (--ws-max-size)")
             return EnvError(
-                f"{where} sent an answer of more than {self._options.max_message_bytes} bytes; raise max_message_bytes"
+                f"{where} sent an answer of more than {self._options.max_message_bytes} bytes; OpenEnvClient takes "
+                "more with client_kwargs={'max_message_size_mb': …}"
             )
-        if protocol.close_rcvd is not None and protocol.close_rcvd.code == 1009:
-            return EnvError(f"{where} refused an action as too large; uvicorn takes 16 MiB (--ws-max-size)")
         return LostSessionError(f"the session on {where} is gone: {_ended(protocol)}; reset() opens another")
 
 

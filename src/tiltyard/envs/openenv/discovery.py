@@ -72,7 +72,8 @@ def client_class(package: str) -> Any:
     Raises:
         ConfigurationError: There is none, or more than one.
     """
-    return _one(package, "client", _is_client, ("", ".client"), "env_cls")
+    _refuse_absent(package)
+    return _one(package, "client", is_client, ("", ".client"), "env_cls")
 
 
 def environment_class(package: str) -> Any:
@@ -81,6 +82,7 @@ def environment_class(package: str) -> Any:
     Raises:
         ConfigurationError: There is none, or more than one.
     """
+    _refuse_absent(package)
     return _one(package, "environment", _is_environment, (".server", *_below(package, "server")), "env_cls")
 
 
@@ -110,13 +112,16 @@ def action_class(owner: Any, package: str | None) -> Any:
     return next(iter(found), None)
 
 
-def _one(package: str, what: str, fits: Callable[[type], bool], suffixes: Sequence[str], argument: str) -> Any:
+def _refuse_absent(package: Any) -> None:
     refuse_overwritten()
-    if not package or importlib.util.find_spec(package.partition(".")[0]) is None:
+    if not isinstance(package, str) or not package or importlib.util.find_spec(package.partition(".")[0]) is None:
         raise ConfigurationError(
             f"there is no package {package!r}; install it (packages of openenv come from their own repositories), or "
-            f"give {argument}='module:Class'"
+            "give env_cls='module:Class'"
         )
+
+
+def _one(package: str, what: str, fits: Callable[[type], bool], suffixes: Sequence[str], argument: str) -> Any:
     found: set[type] = set()
     broken: list[str] = []
     with _whole(package):
@@ -206,7 +211,8 @@ def _derives(cls: type, name: str) -> bool:
     return any(base.__name__ == name and base.__module__.startswith("openenv") for base in cls.__mro__[1:])
 
 
-def _is_client(cls: type) -> bool:
+def is_client(cls: type) -> bool:
+    """Whether it is a client of a package, of which instances can be made."""
     return _derives(cls, "EnvClient") and not getattr(cls, "__abstractmethods__", None)
 
 

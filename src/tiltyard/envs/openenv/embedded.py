@@ -8,9 +8,9 @@ from tiltyard._boundary import guarded
 from tiltyard._optional import require
 from tiltyard.envs.base import Env
 from tiltyard.envs.observation import process_observation
-from tiltyard.envs.openenv.client import reset_arguments
-from tiltyard.envs.openenv.codec import build_action
-from tiltyard.envs.openenv.discovery import action_class, environment_class, load_class
+from tiltyard.envs.openenv.client import checked_callable, reset_arguments
+from tiltyard.envs.openenv.codec import build_action, made
+from tiltyard.envs.openenv.discovery import action_class, environment_class, is_client, load_class
 from tiltyard.envs.openenv.mcp import mcp_types, tool_schemas, tool_text
 from tiltyard.envs.openenv.wire import truncated
 from tiltyard.envs.result import flag, scored
@@ -64,8 +64,10 @@ class OpenEnv(Env):
             raise ConfigurationError(f"give env_name or env_cls, exactly one; got {env_name!r} and {env_cls!r}")
         cls = environment_class(env_name) if env_name is not None else load_class(env_cls, "env_cls")
         self._name = cls.__name__
+        if is_client(cls):
+            raise ConfigurationError(f"{self._name} is a client of servers: give it to OpenEnvClient, with a base_url")
         self._mcp = any(base.__name__ == "MCPEnvironment" for base in cls.__mro__)
-        self._map = action_mapper
+        self._map = None if action_mapper is None else checked_callable(action_mapper, "action_mapper")
         self._action_cls = load_class(action_cls, "action_cls")
         if self._action_cls is None and not self._mcp:
             self._action_cls = action_class(cls, env_name)
@@ -73,7 +75,7 @@ class OpenEnv(Env):
             raise ConfigurationError(
                 f"the class of actions of {self._name} is not found; give action_cls='module:Class', or action_mapper"
             )
-        self.env = _made(cls, env_kwargs or {})
+        self.env = made(cls, env_kwargs or {}, "env_kwargs")
         self._reset = _blocking(self.env, "reset")
         self._step = _blocking(self.env, "step")
         self._takes = _named(self.env.reset_async if _is_async(self.env, "reset") else self.env.reset)
@@ -103,7 +105,10 @@ class OpenEnv(Env):
         Raises:
             ConfigurationError: The task names a row, and the environment takes none.
             EnvError: The environment failed.
+            EpisodeOverError: It was closed.
         """
+        if self._closed:
+            raise EpisodeOverError(f"reset() after close(): make a new OpenEnv of {self._name}")
         self._over, self._earned = "after a reset() that failed", None
         given = reset_arguments(trajectory)
         taken = {name: value for name, value in given.items() if self._takes is None or name in self._takes}
@@ -161,14 +166,6 @@ class OpenEnv(Env):
         self._over = "after the end of the episode" if done or cut else None
         text = tool_text(observation) if self._mcp else process_observation(observation)
         return StepResult(text, reward, done, {"raw_result": observation, "episode_reward": self._earned}, cut)
-
-
-def _made(cls: type, arguments: Mapping[str, Any]) -> Any:
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise ConfigurationError(f"env_kwargs do not fit {cls.__name__}: {error}") from error
-    return guarded(f"{cls.__name__}()", EnvError, cls, **arguments)
 
 
 def _is_async(env: Any, method: str) -> bool:

@@ -1,6 +1,7 @@
 """How a session is opened and how long it is waited for."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,15 +50,19 @@ def session_options(bounds: SessionOptions, client_kwargs: dict[str, Any], *, ty
         typed: Whether there is such a class, which takes the rest.
 
     Raises:
-        ConfigurationError: Without such a class, an argument that a session has not.
+        ConfigurationError: An argument that a session cannot have; without such a class, one that it does not know.
     """
     known = {"headers", "max_message_size_mb"}
     if not typed and (unknown := client_kwargs.keys() - known):
         raise ConfigurationError(
             f"client_kwargs without env_name or env_cls takes {', '.join(sorted(known))}, got {sorted(unknown)}"
         )
-    headers = tuple((str(name), str(value)) for name, value in (client_kwargs.get("headers") or {}).items())
-    megabytes = client_kwargs.get("max_message_size_mb")
+    given, megabytes = client_kwargs.get("headers") or {}, client_kwargs.get("max_message_size_mb")
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"client_kwargs['headers'] must be a dict, got {given!r}")
+    if megabytes is not None and not (isinstance(megabytes, int | float) and megabytes > 0):
+        raise ConfigurationError(f"client_kwargs['max_message_size_mb'] must be a number > 0, got {megabytes!r}")
+    headers = tuple((str(name), str(value)) for name, value in given.items())
     size = bounds.max_message_bytes if megabytes is None else int(megabytes * 1024 * 1024)
     token = bounds.token or os.environ.get("OPENENV_TOKEN")
     return replace(bounds, headers=headers, max_message_bytes=size, token=token)

@@ -52,7 +52,7 @@ class Session:
         with self._alone():
             self._open()
 
-    def reset(self, **arguments: Any) -> RawResult:
+    def reset(self, /, **arguments: Any) -> RawResult:
         """Begin an episode, on a new session when there is no living one.
 
         Raises:
