@@ -31,6 +31,7 @@ def test_a_text_is_a_reply():
         (said(None), ""),
         ({"role": "assistant"}, ""),
         (said([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, "noise"]), "ab"),
+        (said([{"type": "thinking", "text": None}, {"type": "text", "text": "a"}]), "a"),
         (said(None, refusal="I will not."), "I will not."),
         (said(12), "12"),
     ],

@@ -131,7 +131,19 @@ def test_fields_of_every_request_reach_the_server():
     [
         ({"base_url": "localhost:8000"}, "base_url must be like"),
         ({"base_url": "ftp://host/v1"}, "base_url must be like"),
+        ({"base_url": "http://a b/v1"}, "base_url must be like"),
+        ({"base_url": "http://host:99999/v1"}, "base_url must be like"),
+        ({"base_url": 5}, "base_url must be like"),
+        (
+            {"base_url": "http://host/v1?api-version=2"},
+            "has no query, got 'http://host/v1.api-version=2'.*default_query",
+        ),
+        ({"model": None}, "model must be the model's name"),
+        ({"model": ""}, "model must be the model's name"),
+        ({"sampling": [1]}, "sampling must be a dict of request fields"),
+        ({"extra_body": "x"}, "extra_body must be a dict of request fields"),
         ({"timeout_s": 0}, "timeout_s must be > 0"),
+        ({"timeout_s": "5"}, "timeout_s must be > 0"),
         ({"max_connections": 0}, "max_connections must be > 0"),
         ({"max_response_bytes": 0}, "max_response_bytes must be > 0"),
         ({"max_retries": -1}, "max_retries must be >= 0"),
@@ -144,7 +156,18 @@ def test_fields_of_every_request_reach_the_server():
 def test_arguments_that_cannot_work_are_refused_at_construction(options, says):
     """Before anything is sent."""
     with pytest.raises(ConfigurationError, match=says):
-        OpenAI("m", **{"base_url": "http://host/v1", **options} if "client" not in options else options)
+        OpenAI(**{"model": "m", **({} if "client" in options else {"base_url": "http://host/v1"}), **options})
+
+
+def test_a_key_may_have_the_line_break_of_its_file_and_nothing_else_that_is_no_header():
+    """The server would get a header that it cannot read; and what the key is stays unsaid."""
+    with OpenAIServer(["Hello"]) as server:
+        assert asyncio.run(OpenAI("m", server.base_url, "secret\n").reply(PROMPT)).text == "Hello"
+        assert server.headers[0]["authorization"] == "Bearer secret"
+    for key in ("sec\nret", 7):
+        with pytest.raises(ConfigurationError, match="api_key must be one line of text") as refused:
+            OpenAI("m", "http://host/v1", key)
+        assert str(key) not in str(refused.value)
 
 
 @pytest.fixture

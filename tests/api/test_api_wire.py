@@ -171,6 +171,9 @@ def test_a_memo_of_another_conversation_is_not_used():
         ({"tools": []}, "the environment's"),
         ({"seed": 1}, "one of its own"),
         ({"stop": object()}, "cannot be written as JSON"),
+        ({"temperature": float("nan")}, "cannot be written as JSON"),
+        ({"max_tokens": "5"}, "max_tokens must be a whole number >= 1, got '5'"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens must be a whole number >= 1, got 0"),
     ],
 )
 def test_fields_that_cannot_work_are_refused_at_once(fields, says):

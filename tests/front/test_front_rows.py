@@ -426,6 +426,26 @@ def test_sampling_fields_go_to_the_server_and_the_token_limit_to_the_limits():
     assert (result["stop_reason"], len(result["messages"][-1]["content"])) == ("length", 10)
 
 
+@pytest.mark.parametrize("policy", ["gpt", ServedTokens([]), ScriptedTokens])
+def test_the_local_rollout_takes_a_policy_of_tokens(policy):
+    """A served model, a name or a class would fail with the first sample."""
+    with pytest.raises(ConfigurationError, match=r"policy must continue token sequences.*APIMultiTurnRollout"):
+        MultiTurnRollout(policy, tokenizer=TOKENIZER)
+
+
+@pytest.mark.parametrize("policy", ["gpt", ScriptedTokens(TOKENIZER, []), ServedTokens])
+def test_the_api_rollout_takes_a_policy_of_messages(policy):
+    """A local model, a name or a class would fail with the first reply."""
+    with pytest.raises(ConfigurationError, match=r"must answer messages, as OpenAI.*MultiTurnRollout"):
+        APIMultiTurnRollout(policy)
+
+
+def test_a_tokenizer_is_one_of_transformers():
+    """The name of a model is none."""
+    with pytest.raises(ConfigurationError, match=r"must be one of transformers, got 'qwen'.*from_pretrained"):
+        MultiTurnRollout(ScriptedTokens(TOKENIZER, []), tokenizer="qwen")(rows(1))
+
+
 def test_the_local_rollout_needs_a_tokenizer_or_a_renderer():
     """Nothing is guessed from the policy."""
     with pytest.raises(ConfigurationError, match="tokenizer="):

@@ -75,8 +75,13 @@ def _text(message: Mapping[str, Any]) -> str:
     if content is None:
         content = message.get("refusal") or ""
     if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+        content = "".join(map(_part_text, content))
     return clean(content) if isinstance(content, str) else str(content)
+
+
+def _part_text(part: Any) -> str:
+    text = part.get("text") if isinstance(part, Mapping) else None
+    return text if isinstance(text, str) else ""
 
 
 def _reasoning(message: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
+from tiltyard._boundary import shown
 from tiltyard.errors import ConfigurationError
 from tiltyard.types import FinishReason, Prompt, Reply
 
@@ -117,3 +118,29 @@ class AsyncPolicy(Protocol):
     ) -> None:
         """Give it back."""
         ...
+
+
+def check_token_policy(policy: object) -> None:
+    """Check that a policy continues token sequences.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    if isinstance(policy, type) or not callable(getattr(policy, "sample", None)):
+        raise ConfigurationError(
+            f"policy must continue token sequences, as HFPolicy(model, ...) does, got {shown(policy)}; a served model "
+            "goes to APIMultiTurnRollout"
+        )
+
+
+def check_async_policy(policy: object) -> None:
+    """Check that a policy answers messages, and can be entered.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    if isinstance(policy, type) or not (callable(getattr(policy, "reply", None)) and hasattr(policy, "__aenter__")):
+        raise ConfigurationError(
+            f"the policy must answer messages, as OpenAI(model=..., base_url=...) does, got {shown(policy)}; a local "
+            "model goes to MultiTurnRollout, and a client of the package openai into OpenAI(model=..., client=...)"
+        )

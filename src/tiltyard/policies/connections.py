@@ -180,12 +180,24 @@ def checked_url(base_url: str) -> str:
     """The address without a slash at its end.
 
     Raises:
-        ConfigurationError: It is not an http(s) address.
+        ConfigurationError: It is not an http(s) address, or one that nothing can be put behind.
     """
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not isinstance(base_url, str) or any(character.isspace() for character in base_url) or not _is_http(base_url):
         raise ConfigurationError(f"base_url must be like 'http://host:8000/v1', got {base_url!r}")
+    if "?" in base_url or "#" in base_url:
+        raise ConfigurationError(
+            f"base_url ends where /chat/completions begins, so it has no query, got {base_url!r}; where a server needs "
+            "one give client=openai.AsyncOpenAI(default_query=...)"
+        )
     return base_url.rstrip("/")
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, a broken IPv6 address
+        return False
 
 
 def proxy_for(base_url: str) -> str | None:

@@ -86,7 +86,9 @@ class OpenAI:
             ConfigurationError: An argument cannot work.
             MissingExtraError: aiohttp or orjson is not installed.
         """
-        if not timeout_s > 0:
+        if not isinstance(model, str) or not model:
+            raise ConfigurationError(f"model must be the model's name as the server knows it, got {model!r}")
+        if not isinstance(timeout_s, int | float) or not timeout_s > 0:
             raise ConfigurationError(f"timeout_s must be > 0 seconds, got {timeout_s!r}")
         if token_ids not in _ASKS_FOR_TOKENS:
             raise ConfigurationError(f"token_ids must be 'vllm', 'llama.cpp' or None, got {token_ids!r}")
@@ -94,7 +96,7 @@ class OpenAI:
         self.token_ids: TokenIds | None = token_ids
         self.timeout_s = timeout_s
         self._fields = {**_ASKS_FOR_TOKENS[token_ids], **_checked(sampling, extra_body)}
-        key = api_key or os.environ.get("OPENAI_API_KEY") or ""
+        key = _checked_key(api_key or os.environ.get("OPENAI_API_KEY") or "")
         retries = Retries(max_retries, retry_delay_s, 60 * retry_delay_s)
         self._posts: Posts
         if client is None:
@@ -165,5 +167,15 @@ class OpenAI:
 
 
 def _checked(sampling: Sampling | Mapping[str, Any] | None, extra_body: Mapping[str, Any] | None) -> dict[str, Any]:
-    fields = asdict(sampling) if isinstance(sampling, Sampling) else dict(sampling or {})
+    fields = asdict(sampling) if isinstance(sampling, Sampling) else sampling or {}
+    for name, given in (("sampling", fields), ("extra_body", extra_body or {})):
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(f"{name} must be a dict of request fields, got {given!r}")
     return checked_fields({**fields, **(extra_body or {})})
+
+
+def _checked_key(key: object) -> str:
+    """The key without the line break of the file that it was read from; no message ever shows it."""
+    if not isinstance(key, str) or not key.strip().isprintable():
+        raise ConfigurationError("api_key must be one line of text; what was given is not, and is not shown here")
+    return key.strip()

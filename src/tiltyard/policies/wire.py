@@ -50,9 +50,14 @@ def checked_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         )
     if fields.get("stream"):
         raise ConfigurationError("stream=True is not supported: a turn is used when it is whole; leave it out")
+    for name in MAX_TOKENS_FIELDS:
+        bound = fields.get(name)
+        if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
+            raise ConfigurationError(f"{name} must be a whole number >= 1, got {bound!r}")
     try:
         orjson.dumps(dict(fields))
-    except TypeError as error:
+        json.dumps(dict(fields), allow_nan=False)  # the one writes NaN as null, without a word
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the request fields {sorted(fields)} cannot be written as JSON: {error}") from error
     return dict(fields)
 

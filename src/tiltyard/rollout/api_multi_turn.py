@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tiltyard.envs.observation import MAX_OBSERVATION_CHARS
 from tiltyard.errors import ConfigurationError
-from tiltyard.policies.base import AsyncPolicy, Sampling
+from tiltyard.policies.base import AsyncPolicy, Sampling, check_async_policy
 from tiltyard.rollout.beside import on_thread
 from tiltyard.rollout.beside_workers import settle_all, started
 from tiltyard.rollout.blocking import run_blocking
@@ -95,6 +95,7 @@ class APIMultiTurnRollout:
         Raises:
             ConfigurationError: An argument cannot be used.
         """
+        check_async_policy(api)
         bounds = limits_of(max_turns, max_trajectory_tokens, limits)
         fields: Any = sampling_params
         if isinstance(sampling_params, Mapping):

@@ -9,7 +9,7 @@ from functools import partial
 from tiltyard._boundary import guarded_async, reason
 from tiltyard.envs.turns import Turns, as_turns
 from tiltyard.errors import ConfigurationError, EnvError, PolicyError, RolloutError
-from tiltyard.policies.base import AsyncPolicy
+from tiltyard.policies.base import AsyncPolicy, check_async_policy
 from tiltyard.rollout.blocking import run_blocking
 from tiltyard.rollout.calm_collector import CalmCollector
 from tiltyard.rollout.jobs import BREAKS_THE_ENV, Job, checked_jobs, unique_jobs
@@ -48,8 +48,9 @@ class ConcurrentRollout:
                 unseeded, except for jobs that have a `sampling_seed`.
 
         Raises:
-            ConfigurationError: `concurrency` is below 1.
+            ConfigurationError: `concurrency` is below 1, or the policy answers no messages.
         """
+        check_async_policy(policy)
         check_count("concurrency", concurrency)
         self.policy = policy
         self.limits = limits

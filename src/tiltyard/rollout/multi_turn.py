@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tiltyard.envs.observation import MAX_OBSERVATION_CHARS
 from tiltyard.errors import ConfigurationError
-from tiltyard.policies.base import TokenPolicy
+from tiltyard.policies.base import TokenPolicy, check_token_policy
 from tiltyard.rollout.batched import BatchedRollout
 from tiltyard.rollout.beside import LoopThread
 from tiltyard.rollout.front import Finished, Front, Playing, Traces
@@ -88,6 +88,7 @@ class MultiTurnRollout:
         Raises:
             ConfigurationError: An argument cannot be used.
         """
+        check_token_policy(policy)
         if renderer is None and tokenizer is None:
             raise ConfigurationError(
                 "MultiTurnRollout needs the model's tokenizer: give tokenizer=... (or renderer=...)"

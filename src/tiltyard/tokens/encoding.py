@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tiltyard._boundary import shown
+from tiltyard.errors import TemplateError
 from tiltyard.tools.text import clean
 
 if TYPE_CHECKING:
@@ -28,6 +30,16 @@ class Encoder:
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        """Take what is needed of a tokenizer, and leave its settings alone.
+
+        Raises:
+            TemplateError: It is none of transformers.
+        """
+        if not hasattr(tokenizer, "added_tokens_decoder"):
+            raise TemplateError(
+                f"the tokenizer must be one of transformers, got {shown(tokenizer)}; load it with "
+                "AutoTokenizer.from_pretrained(...)"
+            )
         added = {index: token for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         ids = {token.content: index for index, token in added.items()}
         for token, index in zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True):
