@@ -271,7 +271,7 @@ def as_rubric(scores: Scores) -> Rubric:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not -MOST < value < MOST:
+    if isinstance(value, bool) or not isinstance(value, Real) or not abs(value) < MOST:
         raise ConfigurationError(f"{name} must be a number between {-MOST:g} and {MOST:g}, got {value!r}")
     return float(value)
 
