@@ -214,3 +214,13 @@ def test_every_manifest_that_is_shipped_is_ready(path):
     if manifest.environment.env_type == "rollout" and manifest.environment.env_url is None:
         found = check_manifest(manifest)
         assert found.ok, str(found)
+
+
+def test_what_is_nothing_that_can_be_checked_is_told(tmp_path, monkeypatch, capsys):
+    """The name of a folder, mistyped, is no faulty entrypoint."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "my_evn"]) == 2
+    assert capsys.readouterr().err == (
+        "tiltyard: there is no folder 'my_evn', and it is neither a manifest (.yaml, .yml, .toml) nor an entrypoint "
+        "(module:attr or path.py:attr)\n"
+    )

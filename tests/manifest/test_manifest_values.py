@@ -155,3 +155,12 @@ def test_home_and_variables_are_filled_in(tmp_path, monkeypatch):
 def test_a_hub_id_is_left_as_it_is():
     """A model name that is no path here is the hub's."""
     assert read(FINE, "model.name=org/model").model.name == "org/model"
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63), 10**900])
+def test_a_whole_number_that_torch_cannot_take_is_refused_by_its_key(number):
+    """As a seed it would be an error in the middle of loading the model; to the environment it is one like others."""
+    with pytest.raises(ManifestError, match=r"training\.seed: must be a whole number of at most 63 bits, got "):
+        read(f"{FINE}training: {{seed: {number}}}\n")
+    assert read(f"{FINE}training: {{seed: {2**63 - 1}}}\n").training.seed == 2**63 - 1
+    assert read(FINE, f"environment.env_config.a={number}").environment.env_config == {"a": number}

@@ -129,7 +129,11 @@ def test_the_commands_write_and_show(tmp_path, capsys):
     assert (tmp_path / "two.html").is_file()
     assert main(["report", str(run), "--out", str(tmp_path / "no" / "two.html")]) == 2
     assert "No such file or directory; give --out FILE" in capsys.readouterr().err
+    assert main(["report", str(run), "--out", str(run)]) == 2
+    assert "Is a directory; give --out FILE" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.tmp"))
     assert main(["watch", str(run)]) == 0
     assert "finished 5 of 5 steps" in capsys.readouterr().out
-    assert main(["watch", str(run), "--every", "0"]) == 2
-    assert "--every must be above 0 seconds, got 0.0" in capsys.readouterr().err
+    for every in ("0", "nan", "inf"):
+        assert main(["watch", str(run), "--every", every]) == 2
+        assert f"--every must be above 0 seconds and at most 86400, got {float(every)}" in capsys.readouterr().err

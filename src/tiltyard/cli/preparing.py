@@ -52,6 +52,11 @@ def _check(arguments: argparse.Namespace) -> int:
     if path.suffix not in MANIFEST_ENDINGS:
         if arguments.set:
             raise ConfigurationError(f"--set changes a manifest, and {arguments.what!r} is an entrypoint")
+        if ":" not in arguments.what:
+            raise ConfigurationError(
+                f"there is no folder {arguments.what!r}, and it is neither a manifest ({', '.join(MANIFEST_ENDINGS)}) "
+                "nor an entrypoint (module:attr or path.py:attr)"
+            )
         found = check_entrypoint(arguments.what)
         print(found)
         return 0 if found.ok else FAILED

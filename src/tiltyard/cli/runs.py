@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 # What a command runs is imported by the command: `tiltyard --help` must not wait for torch.
 # ruff: noqa: PLC0415
 
+DAY_S = 86_400
+
 
 def add_of_runs(commands: "Commands") -> None:
     """Add `export`, `report` and `watch`."""
@@ -53,7 +55,7 @@ def _report(arguments: argparse.Namespace) -> int:
 def _watch(arguments: argparse.Namespace) -> int:
     from tiltyard.report.watch import watch
 
-    if arguments.every <= 0:
-        raise ConfigurationError(f"--every must be above 0 seconds, got {arguments.every}")
+    if not 0 < arguments.every <= DAY_S:
+        raise ConfigurationError(f"--every must be above 0 seconds and at most {DAY_S}, got {arguments.every}")
     watch(arguments.folder, sys.stdout, every_s=arguments.every)
     return 0

@@ -18,6 +18,10 @@ ALIASES: Mapping[str, str] = {
 }
 """Other spellings that are accepted, by dotted path."""
 
+BITS = 63
+LARGEST = 2**BITS - 1
+"""The largest whole number that torch takes, as a seed or for anything else."""
+
 RENAMED: Mapping[str, str] = {
     "batch_size_per_agent": "training.batch_size",
     "beta": "algorithm.kl_coef",
@@ -89,6 +93,10 @@ def _settle(tree: Mapping[str, Any], model: type[BaseModel], path: str, problems
                 problems.append(Problem(here, f"must hold keys ({keys}), got {value!r}"))
             elif section := _named(value, sections, here, problems):
                 settled[name] = _settle(value, section, here, problems)
+        elif isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+            problems.append(
+                Problem(here, f"must be a whole number of at most {BITS} bits, got {value}")
+            )
         else:
             settled[name] = value
     return settled

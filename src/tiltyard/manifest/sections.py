@@ -141,7 +141,9 @@ class TrainingSection(Section):
     truncated: Literal["keep", "zero", "mask"] = Field(
         default="keep", description="Truncated episodes: train as they are, count as reward 0, or stay out of the loss."
     )
-    threads: int | None = Field(default=None, ge=1, description="Threads of torch; not given, left as they are.")
+    threads: int | None = Field(
+        default=None, ge=1, le=1024, description="Threads of torch; not given, left as they are."
+    )
     loggers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
         default=[], description="Where figures go beside `metrics.jsonl`, which is always written."
     )

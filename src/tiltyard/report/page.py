@@ -8,6 +8,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -68,6 +69,9 @@ def write_report(
         os.replace(beside, file)
     except OSError as error:
         raise ConfigurationError(f"the report {file} cannot be written: {error.strerror}; give --out FILE") from error
+    finally:
+        with suppress(OSError):  # it is there only where something went wrong, and that is what is told
+            beside.unlink()
     return file
 
 
