@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "tiltyard"
 
 # The layers from the ground up. A module may import from its own layer and from those below it.
 LAYERS = (
-    ("errors", "_optional", "_boundary", "_coroutines", "_retired"),
+    ("errors", "_optional", "_boundary", "_coroutines", "_local", "_retired"),
     ("types", "leases"),
     ("tools",),
     ("tokens",),

@@ -1,9 +1,14 @@
 """Addresses of servers, as people write them."""
 
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 
 from tiltyard import ConfigurationError
 from tiltyard.envs.openenv.address import http_url, is_local, shown, ws_url
+from tiltyard.envs.openenv.mcp import speaks_mcp
 
 
 @pytest.mark.parametrize(
@@ -37,6 +42,11 @@ def test_what_is_no_url_is_refused(given):
         ("ws://localhost:1/ws", True),
         ("ws://127.0.0.1/ws", True),
         ("ws://[::1]:8/ws", True),
+        ("ws://0.0.0.0:8000/ws", True),
+        ("ws://[::]:8000/ws", True),
+        ("ws://127.0.0.2/ws", True),
+        ("ws://[::ffff:127.0.0.1]/ws", True),
+        ("ws://env.localhost/ws", True),
         ("ws://127.0.0.1.example.com/ws", False),
         ("ws://my-localhost/ws", False),
     ],
@@ -49,6 +59,28 @@ def test_only_this_machines_own_addresses_go_past_the_proxy(url, local):
 def test_a_message_shows_no_secret():
     """Tokens and passwords stay out of logs."""
     assert shown("wss://me:pw@h/ws?token=abc&x=1") == "wss://me:***@h/ws?token=***&x=1"
+
+
+def test_a_server_that_took_the_place_of_another_is_asked_anew():
+    """What the one before it said of its actions is not true of it."""
+    actions = [{"title": "Action", "properties": {}}, {"title": "Move", "properties": {"to": {}}}]
+
+    class Schema(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps({"action": actions.pop(0)}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *what):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Schema) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"ws://127.0.0.1:{server.server_port}/ws"
+        assert [speaks_mcp(url, None), speaks_mcp(url, None)] == [True, False]
+        server.shutdown()
 
 
 def test_other_endpoints_lie_beside_the_sessions():

@@ -71,8 +71,27 @@ def test_an_environment_that_is_wrong_is_refused_before_the_server_starts():
         resolve_env(Guess, {"goal": 3})
     with pytest.raises(ConfigurationError, match="is not an environment"):
         resolve_env(dict)
-    with pytest.raises(ConfigurationError, match="max_concurrent_envs must be >= 1, got 0"):
-        resolve_env(Guess, max_concurrent_envs=0)
+    with pytest.raises(ConfigurationError, match="None is not an environment"):
+        resolve_env(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_concurrent_envs": 0}, "max_concurrent_envs must be >= 1, got 0"),
+        ({"workers": "2"}, "workers must be >= 1, got '2'"),
+        ({"port": "8000"}, "port='8000' cannot be bound: a port is 0 to 65535"),
+        ({"host": None}, "host and token must be text, got host=None"),
+        ({"token": 5}, r"host and token must be text, got host=.*and a token of int"),
+        ({"call_timeout_s": None}, "call_timeout_s must be a number > 0, got None"),
+        ({"call_timeout_s": float("nan")}, "call_timeout_s must be a number > 0, got nan"),
+        ({"env_config": "target: 7"}, "env_config must be a dict of keyword arguments, got 'target: 7'"),
+    ],
+)
+def test_what_cannot_be_served_so_is_told_by_name(options, message):
+    """What was given, and what it must be; nothing is left listening."""
+    with pytest.raises(ConfigurationError, match=message):
+        resolve_env(Guess, **options)
 
 
 def test_a_client_that_dies_gives_its_place_back(serve, dial):
@@ -229,12 +248,27 @@ def test_a_web_page_cannot_open_a_session(serve, dial):
         pass
 
 
+@pytest.mark.parametrize("path", ["ws", "health"])
+def test_a_header_that_is_there_twice_is_answered(serve, path):
+    """Two tokens are none, and two origins are an origin; the thread of the connection goes on to its end."""
+    url, _ = serve("Guess", token="a-long-enough-secret")
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    twice = "Authorization: Bearer a-long-enough-secret\r\nOrigin: x\r\n" * 2
+    with socket.create_connection((host, int(port))) as plain:
+        plain.sendall(f"GET /{path} HTTP/1.1\r\nHost: h\r\n{twice}\r\n".encode())
+        answer = plain.makefile("rb").read()
+    if path == "ws":
+        assert answer.startswith(b"HTTP/1.1 401")
+    else:
+        assert answer.endswith(b'{"status": "healthy"}\n')
+
+
 def test_what_is_no_request_of_the_protocol_is_refused(serve):
     """Bytes that are no HTTP, and paths that are not there, do no harm."""
     url, server = serve("Guess")
     host, _, port = url.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port))) as plain:
-        plain.sendall(b"\x16\x03\x01 TLS\r\n\r\n")
+        plain.sendall(b"\x16\x03\x01 TLS")  # which says no more until it is answered
         assert plain.recv(100).startswith(b"HTTP/1.1 400")
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get_json(f"{url}/nothing")

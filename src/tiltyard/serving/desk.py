@@ -36,8 +36,12 @@ def check_token(host: str, token: str | None) -> None:
     """Check that what other machines can reach asks for a token.
 
     Raises:
-        ConfigurationError: It does not, or the token is empty.
+        ConfigurationError: It does not, or the token is empty, or one of the two is no text.
     """
+    if not isinstance(host, str) or not isinstance(token, str | None):
+        raise ConfigurationError(
+            f"host and token must be text, got host={host!r} and a token of {type(token).__name__}"
+        )
     if token is not None and not token.strip():
         raise ConfigurationError("the token is empty; set one of at least 16 characters, or bind to 127.0.0.1")
     if token is None and not is_loopback(host):
@@ -61,7 +65,8 @@ class Desk:
         self._place = place
         self._token = token
         self._since = time.monotonic()
-        if not 0 <= port <= HIGHEST_PORT:  # the socket library raises OverflowError, and leaves its socket open
+        sound = isinstance(port, int) and not isinstance(port, bool) and 0 <= port <= HIGHEST_PORT
+        if not sound:  # the socket library raises OverflowError, and leaves its socket open
             raise ConfigurationError(
                 f"host={host!r}, port={port!r} cannot be bound: a port is 0 to {HIGHEST_PORT}; port=0 takes a free one"
             )

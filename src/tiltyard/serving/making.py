@@ -89,7 +89,7 @@ class EnvMaker:
         spec = self._env.spec
         env = guarded(f"making {spec!r}", EnvError, build_env, spec, self._env.env_config)
         with self._lock:
-            if self._alive.get(id(env)) is env:
+            if env is not None and self._alive.get(id(env)) is env:
                 raise ConfigurationError(
                     f"{spec!r} returned one environment twice, which would mix two sessions up; return a new one at "
                     "each call"

@@ -107,12 +107,13 @@ def resolve_env(  # noqa: PLR0913  # the contract's arguments, and what a server
     for module in ("websockets", "orjson"):
         require(module, "serve")
     check_token(host, token)
-    if workers < 1:
-        raise ConfigurationError(f"workers must be >= 1, got {workers!r}")
+    _check_count("workers", workers)
     if workers > 1 and not isinstance(spec, str):
         raise ConfigurationError(f"worker processes load the environment by name: give 'module:attr', got {spec!r}")
-    if call_timeout_s <= 0:
-        raise ConfigurationError(f"call_timeout_s must be > 0, got {call_timeout_s!r}")
+    if not isinstance(call_timeout_s, int | float) or not call_timeout_s > 0:
+        raise ConfigurationError(f"call_timeout_s must be a number > 0, got {call_timeout_s!r}")
+    if not isinstance(env_config, Mapping | None):
+        raise ConfigurationError(f"env_config must be a dict of keyword arguments, got {env_config!r}")
     env = EnvSpec(spec, dict(env_config or {}), action_cls)
     make = EnvMaker(env)
     described = make.describe()
@@ -133,8 +134,7 @@ def resolve_env(  # noqa: PLR0913  # the contract's arguments, and what a server
 def _capacity(described: Described, asked: int | None) -> int:
     if asked is None:
         return MAX_CONCURRENT_ENVS if described.concurrent else 1
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-        raise ConfigurationError(f"max_concurrent_envs must be >= 1, got {asked!r}")
+    _check_count("max_concurrent_envs", asked)
     if asked > 1 and not described.concurrent:
         raise ConfigurationError(
             f"{described.name} does not declare concurrent sessions, so max_concurrent_envs={asked} cannot be. Serve "
@@ -142,3 +142,8 @@ def _capacity(described: Described, asked: int | None) -> int:
             "other, subclass it with SUPPORTS_CONCURRENT_SESSIONS = True"
         )
     return asked
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{name} must be >= 1, got {value!r}")

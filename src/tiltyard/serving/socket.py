@@ -28,10 +28,11 @@ class Handshake:
 
     __slots__ = ("bearer", "endpoint", "origin")
 
-    def __init__(self, path: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, path: str, headers: Any) -> None:
         self.endpoint = path.partition("?")[0].rstrip("/").rpartition("/")[2]
-        self.origin = headers.get("Origin")
-        kind, _, given = headers.get("Authorization", "").partition(" ")
+        self.origin = next(iter(headers.get_all("Origin")), None)
+        told = headers.get_all("Authorization")
+        kind, _, given = (told[0] if len(told) == 1 else "").partition(" ")
         self.bearer = given.strip() if kind.lower() == "bearer" else _query_token(path)
 
 
@@ -70,7 +71,8 @@ class ServedSocket:
                 self._protocol.receive_eof()
             for event in self._protocol.events_received():
                 self._request = event
-            if self._request is None and (not data or self._protocol.handshake_exc is not None):
+            hopeless = not data or self._protocol.handshake_exc is not None or not self.head[:1].isalpha()
+            if self._request is None and hopeless:  # TLS, say, whose greeting has no end of line
                 with contextlib.suppress(OSError):
                     self.socket.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
                 return None

@@ -14,6 +14,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from tiltyard._boundary import guarded
+from tiltyard._local import is_this_machine
 from tiltyard._optional import require
 from tiltyard.errors import ConfigurationError, EnvTimeoutError, LostSessionError, ToolError
 
@@ -24,7 +25,6 @@ CLOSE_TIMEOUT_S = 10.0
 """How long a close waits for the server; the SDK ends a process that does not end itself before that."""
 
 MAX_STDERR_CHARS = 1000
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ class _Connection:
         http = httpx.AsyncClient(
             headers=dict(server.headers),
             timeout=httpx.Timeout(server.connect_timeout_s, read=None),  # each call has its deadline
-            trust_env=urlsplit(server.url).hostname not in LOCAL_HOSTS,  # proxies are not for this machine
+            trust_env=not is_this_machine(urlsplit(server.url).hostname or ""),  # proxies are not for this machine
         )
         await stack.enter_async_context(http)
         return require("mcp.client.streamable_http", EXTRA).streamable_http_client(server.url, http_client=http)

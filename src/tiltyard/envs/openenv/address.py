@@ -1,6 +1,5 @@
 """Where a server is: every form of URL that people write, as the one that is dialled."""
 
-import ipaddress
 import json
 import re
 import urllib.error
@@ -8,6 +7,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
+from tiltyard._local import is_this_machine
 from tiltyard.errors import ConfigurationError, LostSessionError
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
@@ -55,13 +55,7 @@ def shown(url: str) -> str:
 
 def is_local(url: str) -> bool:
     """True for this machine's own addresses, which no proxy is asked for."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_this_machine(urlsplit(url).hostname or "")
 
 
 def get_json(url: str, endpoint: str, *, token: str | None = None, timeout_s: float = 10.0) -> dict[str, Any] | None:

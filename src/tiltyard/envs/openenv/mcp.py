@@ -1,7 +1,6 @@
 """MCP environments: their tools are listed and called by actions of a step, so that rewards stay right."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from tiltyard._optional import require
@@ -59,7 +58,6 @@ def mcp_types() -> Any:
     return require("openenv.core.env_server.mcp_types", "openenv")
 
 
-@lru_cache(256)
 def speaks_mcp(url: str, token: str | None) -> bool:
     """Whether the server at this address says that its actions are calls of tools."""
     known = get_json(url, "schema", token=token) or {}
