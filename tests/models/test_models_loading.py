@@ -193,6 +193,13 @@ def test_a_folder_without_a_model_is_an_error(tmp_path):
         load_model(str(tmp_path), device="cpu")
 
 
+def test_a_folder_with_an_adapter_alone_says_how_to_make_a_model_of_it(tmp_path):
+    """What `tiltyard export` writes of a run with `train: lora`, without `--merge`."""
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="is an adapter, .* `tiltyard export --merge`"):
+        load_model(str(tmp_path))
+
+
 def test_a_file_that_is_no_gguf_is_an_error(tmp_path):
     """A broken download is named, not parsed."""
     path = tmp_path / "broken.gguf"

@@ -1,5 +1,7 @@
 """What trains, what is sampled from, and what the reference is."""
 
+import math
+
 import peft
 import pytest
 import torch
@@ -232,3 +234,22 @@ def test_an_exported_adapter_loads_onto_its_base(tmp_path):
     base_model.set_adapter("loaded")
     loaded = base_model
     torch.testing.assert_close(loaded(input_ids=IDS).logits.detach(), logits(made))
+
+
+@pytest.mark.parametrize("what", ["full", "last:1", "lora"])
+def test_a_model_that_has_an_adapter_is_refused(what):
+    """An adapter is put into the model itself: a second run would begin with it, and its export would lose weights."""
+    model = tiny_model()
+    wrapped = make_trainable(model, "lora", lora=LoraSettings(rank=2)).model
+    for given in (model, wrapped):
+        with pytest.raises(ConfigurationError, match=r"has an adapter already.*load the model again"):
+            make_trainable(given, what)
+    assert make_trainable(wrapped.merge_and_unload(), what).parameters()  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("wrong", [{"rank": 1.5}, {"rank": True}, {"alpha": math.inf}, {"targets": None}])
+def test_an_adapter_that_cannot_be_is_refused_by_its_setting(wrong):
+    """Before peft says it in other words."""
+    (name,) = wrong
+    with pytest.raises(ConfigurationError, match=f"{name} must be"):
+        LoraSettings(**wrong)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,12 +36,14 @@ class LoraSettings:
     targets: str | Sequence[str] = "all-linear"
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ConfigurationError(f"rank must be >= 1, got {self.rank!r}")
-        if not self.alpha > 0:
-            raise ConfigurationError(f"alpha must be > 0, got {self.alpha!r}")
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
+            raise ConfigurationError(f"rank must be an integer >= 1, got {self.rank!r}")
+        if not 0 < self.alpha < math.inf:
+            raise ConfigurationError(f"alpha must be > 0 and finite, got {self.alpha!r}")
         if not 0 <= self.dropout < 1:
             raise ConfigurationError(f"dropout must be in [0, 1), got {self.dropout!r}")
+        if not isinstance(self.targets, str | Sequence):
+            raise ConfigurationError(f"targets must be 'all-linear' or names of modules, got {self.targets!r}")
 
 
 class TrainableModel:
@@ -218,9 +222,14 @@ def make_trainable(
     (an adapter never needs one).
 
     Raises:
-        ConfigurationError: `what` is none of these, or the model does not have K layers.
+        ConfigurationError: `what` is none of these, the model does not have K layers, or it has an adapter already.
         MissingExtraError: "lora" without peft installed.
     """
+    if _has_adapter(model):
+        raise ConfigurationError(
+            f"the {type(model).__name__} has an adapter already, of peft or of an earlier run, which puts it into the "
+            "model that it is given; load the model again, or merge the adapter first (peft's merge_and_unload)"
+        )
     if what == "full":
         model.requires_grad_(True)
         return TrainableModel(model, keep_reference=keep_reference)
@@ -254,6 +263,11 @@ def _last_layers(model: Any, count: int) -> list[nn.Module]:
     place = next(index for index, child in enumerate(children) if child is layers)
     behind = [child for child in children[place + 1 :] if not isinstance(child, nn.Embedding | nn.Linear)]
     return [*layers[total - count :], *behind]
+
+
+def _has_adapter(model: nn.Module) -> bool:
+    tuners = sys.modules.get("peft.tuners.tuners_utils")  # where it was never loaded, nobody has put an adapter in
+    return tuners is not None and any(isinstance(module, tuners.BaseTunerLayer) for module in model.modules())
 
 
 def _with_adapter(model: Any, lora: LoraSettings) -> AdapterModel:

@@ -271,9 +271,10 @@ def as_rubric(scores: Scores) -> Rubric:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not abs(value) < MOST:
+    real: Any = value if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not -MOST < real < MOST:
         raise ConfigurationError(f"{name} must be a number between {-MOST:g} and {MOST:g}, got {value!r}")
-    return float(value)
+    return float(real)
 
 
 def _named(scores: Scores, name: str) -> Rubric:
