@@ -196,7 +196,7 @@ def test_a_folder_without_a_model_is_an_error(tmp_path):
 def test_a_folder_with_an_adapter_alone_says_how_to_make_a_model_of_it(tmp_path):
     """What `tiltyard export` writes of a run with `train: lora`, without `--merge`."""
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(ConfigurationError, match="is an adapter, .* `tiltyard export --merge`"):
+    with pytest.raises(ConfigurationError, match=r"is an adapter, .* `tiltyard export --merge`"):
         load_model(str(tmp_path))
 
 

@@ -80,8 +80,8 @@ def _source(name: str, cache_dir: Path | None) -> str:
     if path.is_dir():
         if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
             raise ConfigurationError(
-                f"model folder {name!r} is an adapter, without the weights that it belongs to; write a whole model with "
-                "`tiltyard export --merge`, or with peft's merge_and_unload and save_pretrained"
+                f"model folder {name!r} is an adapter, without the weights that it belongs to; write a whole model "
+                "with `tiltyard export --merge`, or with peft's merge_and_unload and save_pretrained"
             )
         if not (path / "config.json").is_file():
             raise ConfigurationError(f"model folder {name!r} has no config.json, so it is not a transformers model")
