@@ -313,6 +313,8 @@ def test_a_judge_is_refused_that_could_not_judge():
     for options in ({"low": 1.0, "high": 1.0}, {"prompt": "Well?"}, {"prompt": "{conversation} {answer}"}):
         with pytest.raises(ConfigurationError):
             LLMJudge(Judge("Score: 1"), **options)
+    with pytest.raises(ConfigurationError, match="must answer messages, as OpenAI"):
+        LLMJudge("gpt")
 
 
 class Batch(Env):

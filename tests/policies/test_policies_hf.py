@@ -403,6 +403,23 @@ def test_bounds_below_one_are_refused(bound):
         HFPolicy(tiny_model(), stop_ids=NEVER, **{bound: 0})
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"model": "gpt2"}, r"causal language model of transformers, got a str; load_model\(...\).model is one"),
+        ({"sampling": {"temperature": 0.5}}, r"sampling must be a Sampling\(...\)"),
+        ({"stop_ids": 7}, "stop_ids must be a set of token ids"),
+        ({"stop_ids": {"<|im_end|>"}}, "stop_ids must be a set of token ids"),
+        ({"max_batch": 1.5}, "max_batch must be a whole number >= 1, got 1.5"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_by_name(options, says):
+    """Before anything is sampled."""
+    arguments = {"model": tiny_model(), "stop_ids": NEVER, **options}
+    with pytest.raises(ConfigurationError, match=says):
+        HFPolicy(**arguments)
+
+
 def test_an_encoder_decoder_is_refused():
     """The policy continues sequences; a model that translates them is another thing."""
     config = T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)

@@ -102,7 +102,17 @@ def test_any_integer_is_a_seed():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"temperature": -1.0}, {"temperature": math.inf}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}]
+    "settings",
+    [
+        {"temperature": -1.0},
+        {"temperature": math.inf},
+        {"temperature": "1"},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_p": None},
+        {"top_k": -1},
+        {"top_k": 1.5},
+    ],
 )
 def test_impossible_sampling_settings_are_refused(settings):
     """The message names the setting."""

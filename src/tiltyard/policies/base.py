@@ -1,5 +1,6 @@
 """What a policy is: something that answers prompts, as messages or as tokens."""
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,12 +27,16 @@ class Sampling:
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
+        if not (_is_number(self.temperature) and 0 <= self.temperature < float("inf")):
             raise ConfigurationError(f"temperature must be >= 0 and finite, got {self.temperature!r}")
-        if not 0 < self.top_p <= 1:
+        if not (_is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ConfigurationError(f"top_p must be in (0, 1], got {self.top_p!r}")
-        if self.top_k < 0:
-            raise ConfigurationError(f"top_k must be >= 0 (0 = all), got {self.top_k!r}")
+        if not isinstance(self.top_k, int) or isinstance(self.top_k, bool) or self.top_k < 0:
+            raise ConfigurationError(f"top_k must be a whole number >= 0 (0 = all), got {self.top_k!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,13 @@ class CausalModel:
         """Look at the model's signature; a peft wrapper is looked through (its layers stay in place).
 
         Raises:
-            ConfigurationError: It is an encoder-decoder.
+            ConfigurationError: It is an encoder-decoder, or no model of transformers at all.
         """
+        if not (callable(getattr(model, "forward", None)) and hasattr(model, "config")):
+            raise ConfigurationError(
+                f"the policy needs a causal language model of transformers, got a {type(model).__name__}; "
+                "load_model(...).model is one"
+            )
         self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.config = self.model.config.get_text_config(decoder=True)
         if self.model.config.is_encoder_decoder:

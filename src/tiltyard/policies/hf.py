@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -60,7 +60,7 @@ class HFPolicy:
             max_cache_bytes: The most memory kept between calls; beyond it the oldest episodes are dropped.
 
         Raises:
-            ConfigurationError: The model is not decoder-only, a bound is below 1, or no path gives the
+            ConfigurationError: The model is not decoder-only, an argument cannot be used, or no path gives the
                 logits of a plain forward pass.
         """
         for name, value in (
@@ -68,8 +68,12 @@ class HFPolicy:
             ("max_prefill_tokens", max_prefill_tokens),
             ("context_length", 1 if context_length is None else context_length),
         ):
-            if value < 1:
-                raise ConfigurationError(f"{name} must be >= 1, got {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigurationError(f"{name} must be a whole number >= 1, got {value!r}")
+        if not isinstance(sampling, Sampling):
+            raise ConfigurationError(f"sampling must be a Sampling(...), got {sampling!r}")
+        if not isinstance(stop_ids, Set | list | tuple) or not all(isinstance(index, int) for index in stop_ids):
+            raise ConfigurationError(f"stop_ids must be a set of token ids, as renderer.stop_ids is, got {stop_ids!r}")
         self.stop_ids = frozenset(stop_ids)
         self.sampling = sampling
         self.version: int | None = None

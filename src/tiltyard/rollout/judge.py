@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tiltyard.errors import ConfigurationError
-from tiltyard.policies.base import AsyncPolicy
+from tiltyard.policies.base import AsyncPolicy, check_async_policy
 from tiltyard.types import Message, Prompt
 
 PROMPT = """Judge how well the assistant did in the conversation below.
@@ -60,8 +60,10 @@ class LLMJudge:
             columns: Fields of the trajectory, such as the row's `answer`, that the judge is told with the rubric.
 
         Raises:
-            ConfigurationError: The range is empty, or the prompt has other fields, or none for the conversation.
+            ConfigurationError: The range is empty, the prompt has other fields, or none for the conversation, or `api`
+                answers no messages.
         """
+        check_async_policy(api)
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ConfigurationError(f"a judge needs low < high, got {low!r} and {high!r}")
         if "{conversation" not in prompt:
