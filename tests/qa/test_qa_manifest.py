@@ -167,7 +167,11 @@ def test_a_parquet_file_and_the_aliases_mean_the_same(write, tmp_path):
         ("{q: question}", "{q: limit}", r"environment\.columns: .*'q' and 'limit'.*both 'limit'"),
         ("{question}", "{qestion}", r"environment\.prompt_template: .*\{qestion\}.*'question', 'limit'"),
         ("reward.py", "reward.py, rubric_name: shrt", r"environment\.rubric_name: .*no 'shrt'; did you mean 'short'"),
-        ("0.75", "0.75, max_turns: 2", r"environment\.prompt_template: max_turns=2 needs max_reward"),
+        (
+            "0.75",
+            "0.75, max_turns: 2",
+            r"environment\.max_reward: is required with a dataset and max_turns 2: an a",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_by_check_before_a_run(write, capsys, old, new, message):

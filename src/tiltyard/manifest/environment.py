@@ -133,6 +133,9 @@ def _played(section: EnvironmentSection) -> Iterator[Problem]:
         yield Problem("environment", f"has {both}; keep one")
     elif section.dataset is not None and section.rubric_file_path is None:
         yield Problem("environment.rubric_file_path", "is required with dataset: the file that scores the answers")
+    if section.dataset is not None and section.max_reward is None and (section.max_turns or 1) > 1:
+        why = "an answer is asked for again until it earns that much"
+        yield Problem("environment.max_reward", f"is required with a dataset and max_turns {section.max_turns}: {why}")
     if section.env_url is not None:
         if section.max_turns is None:
             yield Problem("environment.max_turns", "is required with env_url: a server is not asked for it")
