@@ -33,6 +33,8 @@ from tiltyard.sandbox.isolation import probe, system_mounts
 
 AT_ONCE = 32
 ECHOES = 20
+TURNS, SETTLE_S = 2, 0.5
+"""How often many live at a time; and how long what was begun by making or killing them is waited for."""
 BESIDE = ["--memory-mib", "64", "--disk-mib", "16"]
 """Limits are not what memory is used: these only let 200 fit whatever is set aside for them."""
 
@@ -76,6 +78,11 @@ def at_once(call: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     """The same call on every item, each on a thread of its own, all at the same time."""
     with ThreadPoolExecutor(len(items)) as pool:
         return list(pool.map(call, items))
+
+
+def by_eight(call: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    """As `at_once`, eight at a time."""
+    return [done for at in range(0, len(items), 8) for done in at_once(call, items[at : at + 8])]
 
 
 def bare_bwrap() -> Callable[[], Any]:
@@ -143,24 +150,25 @@ def many() -> dict[str, float]:
 
 
 def flat(live: int, rounds: int) -> dict[str, float]:
-    """The same work beside one live sandbox, and beside many."""
+    """The same work beside one live sandbox and beside many, in turns: what else this machine does is in both."""
+    runs: dict[bool, list[float]] = {False: [], True: []}
+    creates: dict[bool, list[float]] = {False: [], True: []}
     with served(0) as server:
         first = server.create()
-
-        def costs() -> tuple[float, float]:
-            runs = statistics.median(ms(lambda: first.commands.run("true")) for _ in range(3 * rounds))
-            made: list[Any] = []
-            creates = statistics.median(ms(lambda: made.append(server.create())) for _ in range(rounds))
-            for sandbox in made:
-                sandbox.kill()
-            return runs, creates
-
-        costs()
-        alone = costs()
-        for _ in range(0, live - 1, 8):
-            at_once(lambda _: server.create(), list(range(8)))
-        beside = costs()
-    return {"run_200_over_1": beside[0] / alone[0], "create_200_over_1": beside[1] / alone[1]}
+        for turn in range(1 + 2 * TURNS):
+            beside = bool(turn % 2)
+            others = by_eight(lambda _: server.create(), list(range(live if beside else 0)))
+            time.sleep(SETTLE_S)
+            for _ in range(rounds):
+                runs[beside] += [ms(lambda: first.commands.run("true")) for _ in range(3)]
+                made: list[Any] = []
+                creates[beside].append(ms(lambda made=made: made.append(server.create())))
+                made[0].kill()
+            by_eight(lambda one: one.kill(), others)
+    return {
+        "run_200_over_1": statistics.median(runs[True]) / statistics.median(runs[False]),
+        "create_200_over_1": statistics.median(creates[True]) / statistics.median(creates[False]),
+    }
 
 
 def family(pid: int) -> list[int]:
