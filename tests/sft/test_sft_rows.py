@@ -142,6 +142,20 @@ def test_missing_columns_are_named_with_those_that_are_there():
         env({"text": "q", "label": "a"})
 
 
+@pytest.mark.parametrize(
+    ("options", "forms"),
+    [
+        ({}, "'messages', or 'prompt' with 'response' or 'completion'"),
+        ({"response_column": "said"}, "'prompt' with 'said'"),
+        ({"prompt_of": lambda row: []}, "'response' or 'completion'"),
+    ],
+)
+def test_the_columns_that_are_missing_are_those_that_would_do(options, forms):
+    """A column of one's own for the answer is wanted where it is named, and nothing in its place."""
+    with pytest.raises(ConfigurationError, match=f"the columns {forms}; "):
+        env({"text": "q", "label": "a"}, **options)
+
+
 def test_a_prompt_template_needs_the_column_of_the_answer():
     """A conversation that is whole already has no place for another prompt."""
     with pytest.raises(ConfigurationError, match="rows for sft have the columns"):

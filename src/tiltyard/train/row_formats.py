@@ -9,7 +9,6 @@ from tiltyard._boundary import shown
 from tiltyard.errors import ConfigurationError
 from tiltyard.types import Message, ToolSchema
 
-SFT_FORMS = "'messages', or 'prompt' with {response!r} or 'completion'"
 PREFERENCE_FORMS = "'chosen' and 'rejected', with or without 'prompt'"
 
 PromptOf = Callable[[Mapping[str, Any]], Sequence[Message]]
@@ -65,9 +64,10 @@ def check_columns(columns: Sequence[str], objective: str, response_column: str, 
         whole, forms = {"chosen", "rejected"} <= has, PREFERENCE_FORMS
     else:
         answered = bool(_response(has, response_column))
-        talk = "messages" in has and response_column == "response" and not prompt
-        whole = talk or (answered and (prompt or "prompt" in has))
-        forms = SFT_FORMS.format(response=response_column)
+        talks = response_column == "response" and not prompt
+        whole = (talks and "messages" in has) or (answered and (prompt or "prompt" in has))
+        answers = "'response' or 'completion'" if response_column == "response" else repr(response_column)
+        forms = ("'messages', or " if talks else "") + ("" if prompt else "'prompt' with ") + answers
     if not whole:
         raise ConfigurationError(
             f"rows for {objective} have the columns {forms}; {name} has {', '.join(map(repr, columns)) or 'none'}. "
