@@ -8,6 +8,7 @@ from openenv_servers import RealServers, wait_until
 
 from tiltyard import (
     ConfigurationError,
+    Env,
     EnvError,
     EnvTimeoutError,
     EpisodeOverError,
@@ -18,10 +19,12 @@ from tiltyard import (
     RolloutCollector,
     RolloutHarness,
     ServerFullError,
+    StepResult,
     TaskAssigner,
     ToolError,
     load_manifest,
     make_renderer,
+    resolve_env,
 )
 from tiltyard.build import env_factory, probe
 from tiltyard.envs.openenv.held import session_report
@@ -115,6 +118,29 @@ def test_an_unknown_action_field_is_told_with_those_there_are(real_servers):
     client.reset()
     assert client.step("print(1)")[0]["stdout"] == "1\n"
     client.close()
+
+
+def test_a_text_to_an_environment_of_tools_is_told_which_option_there_is():
+    """No field takes a text; a tool may."""
+
+    class Tools(Env):
+        def step(self, tool_name, arguments):
+            return StepResult(tool_name)
+
+    url, server = resolve_env(Tools)
+    with server:
+        client = RemoteEnvClient(url)
+        client.reset()
+        with pytest.raises(ConfigurationError, match="calls of tools: give mcp_tool"):
+            client.step("hello")
+        client.close()
+
+
+@pytest.mark.parametrize("given", [-1, "5", float("nan")])
+def test_a_bound_that_is_none_is_told_by_its_own_name(given):
+    """As the caller wrote it."""
+    with pytest.raises(ConfigurationError, match="request_timeout_s must be a number >= 0, got"):
+        RemoteEnvClient("http://127.0.0.1:9", request_timeout_s=given)
 
 
 def test_a_text_that_the_field_does_not_take_is_the_models_mistake(real_servers):

@@ -65,6 +65,19 @@ def test_an_environment_that_cannot_be_made_is_a_factory_error(serve, dial):
     wait_until(lambda: server.active_sessions == 0)
 
 
+def test_an_environment_that_exits_ends_its_session_and_says_so(serve, dial):
+    """In a step, and where it is made; the server goes on."""
+    url, server = serve("Exits")
+    with dial(url) as wire:
+        wire.reset()
+        assert wire.ask("step", {"message": "on"})["type"] == "observation"
+        told = wire.ask("step", {"message": "exit"})["data"]
+    assert (told["code"], "raised SystemExit: no licence" in told["message"]) == ("SESSION_ERROR", True)
+    wait_until(lambda: server.active_sessions == 0)
+    with dial(url) as wire:
+        assert "observation" in wire.reset()
+
+
 def test_an_environment_that_is_wrong_is_refused_before_the_server_starts():
     """The caller of `resolve_env` learns of it, and not each client."""
     with pytest.raises(ConfigurationError, match="env_config does not fit"):

@@ -20,6 +20,9 @@ LONG_S = 0.5
 
 CLOSE_TIMEOUT_S = 30.0
 
+ENDS_ITS_SESSION = (SystemExit, MemoryError)
+"""What an environment may raise that would end the session's thread without a word, here or on the wire."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -108,7 +111,7 @@ class Session:
             with self._calling("the environment's construction", self._timeout_s):
                 played = self._make()
             self.closed_env = False
-        except TiltyardError as error:
+        except (TiltyardError, *ENDS_ITS_SESSION) as error:
             self._release()
             self.socket.last_word(error_frame(reason(error), "FACTORY_ERROR"))
             return None
@@ -129,7 +132,12 @@ class Session:
         if not isinstance(data, dict):
             told = [{"type": "dict_type", "loc": ["data"], "msg": "Input should be an object"}]
             return self._send(error_frame("Invalid message", "VALIDATION_ERROR", errors=told))
-        return self._send(self._frame(played, kind, data))
+        try:
+            return self._send(self._frame(played, kind, data))
+        except ENDS_ITS_SESSION as error:
+            told = f"the environment's {kind} raised {reason(error)}, which ends its session"
+            self._send(error_frame(told, "SESSION_ERROR"))
+            return False
 
     def _frame(self, played: Played, kind: str, data: dict[str, Any]) -> bytes:
         try:
@@ -167,7 +175,7 @@ class Session:
                 with self._calling("the environment's close", CLOSE_TIMEOUT_S):
                     guarded("close", EnvError, played.close)
                 self.closed_env = True
-        except TiltyardError as error:
+        except (TiltyardError, *ENDS_ITS_SESSION) as error:
             self.failure = reason(error)
         finally:
             self._release()

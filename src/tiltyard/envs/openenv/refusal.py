@@ -24,9 +24,12 @@ def refused_text(error: ActionRefusedError, session: Session, action_field: str)
     """What to raise for a refused text, sent under `action_field`."""
     form = {error["type"] for error in error.errors if isinstance(error, dict) and error.get("type") in _FORM}
     if form or not _places(error) & {action_field}:
+        cure = "Set action_field to the one that takes the model's text"
+        if "tool_name" in _places(error):
+            cure = "They are calls of tools: give mcp_tool, the one that the model's text is given to"
         return ConfigurationError(
             f"the server at {shown(session.url)} takes no action {{{action_field!r}: text}}: {error}. "
-            f"{_fields(session)}Set action_field to the one that takes the model's text"
+            f"{_fields(session)}{cure}"
         )
     return ToolError(f"the environment refused the action: {error}")
 

@@ -49,7 +49,10 @@ class RemoteEnvClient:
         """
         if not action_field or not isinstance(action_field, str):
             raise ConfigurationError(f"action_field must be the name of a field, got {action_field!r}")
-        bounds = SessionOptions(connect_timeout_s, request_timeout_s or None, capacity_timeout_s, token=token)
+        wait_s = request_timeout_s or None
+        if wait_s is not None and not (isinstance(wait_s, int | float) and wait_s > 0):
+            raise ConfigurationError(f"request_timeout_s must be a number >= 0, got {wait_s!r}; 0 sets no bound")
+        bounds = SessionOptions(connect_timeout_s, wait_s, capacity_timeout_s, token=token)
         self._session = Session(base_url, session_options(bounds, {}, typed=False))
         self._field = action_field
         self._mcp_tool = mcp_tool
