@@ -20,6 +20,7 @@ from tiltyard.testing.guess import GuessEnv, GuessToolEnv
 from tiltyard.testing.scripted import ScriptedPolicy
 from tiltyard.tools.base import tool
 from tiltyard.tools.manager import ToolManager
+from tiltyard.tools.messages import call_as_json
 from tiltyard.types import Prompt, Reply, StepResult, Task, ToolCall, Turn
 
 
@@ -218,6 +219,20 @@ def test_7_missing_and_repeated_call_ids_become_unique_and_the_same_in_every_run
     assert ids == ["call_0", "call_1", "x", "call_3", "call_4", "call_5"]
     assert list(results(first)) == ids
     assert first.messages == second.messages
+
+
+def test_7_no_call_has_the_id_of_one_in_the_conversation_that_was_given():
+    """A task may open with calls of an earlier conversation; theirs are ids of this one too."""
+    earlier = call_as_json(call("work", {}, "call_0"))
+    history = (
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": "", "tool_calls": [earlier]},
+        {"role": "tool", "content": "7", "tool_call_id": "call_0"},
+    )
+    script = ["of the history", (call("work", {}), call("work", {}, "call_0")), "done"]
+    trajectory, _ = play(CountingTools(), script, task=Task(messages=history))
+    ids = [c["id"] for m in trajectory.messages for c in m.get("tool_calls", ())]
+    assert ids == ["call_0", "call_1", "call_2"]
 
 
 def test_7_where_no_tools_are_shown_a_call_is_text():

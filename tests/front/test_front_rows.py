@@ -131,6 +131,11 @@ def test_a_repeated_episode_id_is_refused(make):
         ([{"messages": [ASK], "tools": '[{"type": "function"}]'}], "trajectory 0: tools must be a list"),
         ([{"messages": [ASK], "tools": {"type": "function"}}], "trajectory 0: tools must be a list"),
         ([{"messages": [ASK], "tools": 5}], "trajectory 0: tools must be a list"),
+        ([{"messages": [{"role": "assistant", "tool_calls": "add"}]}], "trajectory 0: message 0 is"),
+        ([{"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}], "trajectory 0: message 0 is"),
+        ([{"messages": [ASK], "seed": "abc"}], "trajectory 0: seed must be a whole number, got 'abc'"),
+        ([{"messages": [ASK], "row_index": 3.0}], "trajectory 0: row_index must be a whole number, got 3.0"),
+        ([{"messages": [ASK], "evaluation": "False"}], "trajectory 0: evaluation must be True or False, got 'False'"),
         (None, "takes a list of trajectories, got None"),
     ],
 )
@@ -144,9 +149,13 @@ def test_what_is_no_trajectory_is_refused_by_its_place(make, given, problem):
 def test_a_row_of_a_table_is_a_trajectory(make):
     """Parquet gives arrays where JSON has lists, and None for what another row has."""
     system = {"role": "system", "content": "Be brief.", "name": None, "tool_calls": None}
-    row = {"messages": np.array([system, ASK], dtype=object), "tools": None, "seed": None, "id": np.int64(3)}
+    made = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+    called = {"role": "assistant", "content": "", "tool_calls": np.array([made, {**made, "id": "d"}], dtype=object)}
+    results = [{"role": "tool", "content": "3", "tool_call_id": name} for name in "cd"]
+    messages = np.array([system, ASK, called, *results, ASK], dtype=object)
+    row = {"messages": messages, "tools": None, "seed": np.int64(4), "evaluation": np.bool_(True), "id": np.int64(3)}
     [result] = make(["ok"])([row])
-    assert [message["role"] for message in result["messages"]] == ["system", "user", "assistant"]
+    assert [message["role"] for message in result["messages"][-3:]] == ["tool", "user", "assistant"]
     assert result["error"] is None
 
 

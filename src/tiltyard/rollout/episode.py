@@ -24,7 +24,7 @@ The rules, in the order in which they are checked (the tests number them the sam
 import hashlib
 import json
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -179,6 +179,7 @@ class _State:
         self.start_reward = turn.reward or 0.0
         self.first_observation = _digest(turn.messages)
         self.messages.extend(_opening(self.task.messages, turn.messages))
+        self.ids.update(_call_ids(self.messages))
         self.new = tuple(self.messages)
         if not self.messages and not (turn.done or turn.truncated):
             raise EnvError("reset gave no observation and the task has no messages: there is nothing to answer")
@@ -202,6 +203,7 @@ class _State:
         self.rewards[-1] = turn.reward
         self.new = turn.messages
         self.messages.extend(turn.messages)
+        self.ids.update(_call_ids(turn.messages))
 
     def refuse(self, calls: Sequence[ToolCall]) -> None:
         """Answer the calls of a message that was cut off."""
@@ -271,6 +273,14 @@ def _opening(given: Sequence[Message], observed: Sequence[Message]) -> list[Mess
     if any(message["role"] == "system" for message in given):
         systems = []
     return [*systems, *given, *rest]
+
+
+def _call_ids(messages: Sequence[Message]) -> Iterator[str]:
+    """The ids of the calls in messages that the policy did not write: no call of its own may have one of them."""
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            if isinstance(call, Mapping) and isinstance(call.get("id"), str):
+                yield call["id"]
 
 
 def _digest(messages: Sequence[Message]) -> str:

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,63 +10,17 @@ from typing import Any
 from tiltyard._boundary import shown
 from tiltyard.errors import ConfigurationError
 from tiltyard.rollout.jobs import BREAKS_THE_ENV, EpisodeOrder, Job
+from tiltyard.rollout.row_task import task_of
 from tiltyard.rollout.scoring import COMPONENTS, Scoring, is_async
 from tiltyard.rollout.shown import shown_names
 from tiltyard.rollout.sources import EnvLender, EnvSource, EpisodeEnv, Row
 from tiltyard.rollout.tasks import derived_seed
 from tiltyard.rollout.trace import TraceWriter
 from tiltyard.rollout.trajectory import Trajectory
-from tiltyard.types import Message, Task
+from tiltyard.types import Task
 
 NOT_SAMPLED = -100
 """The label of a token that the policy did not sample: losses leave it out."""
-
-TASK_FIELDS = ("seed", "row_index", "evaluation", "epoch")
-"""The keys of a trajectory that are fields of its `Task`."""
-
-OWN_FIELDS = frozenset({"messages", "tools", "episode_id", *TASK_FIELDS})
-"""The keys of a trajectory that are not part of `Task.data`."""
-
-
-def task_of(row: Row, number: int, seed: int) -> Task:
-    """The task that a trajectory describes.
-
-    Args:
-        row: `messages` open the conversation; `seed`, `row_index`, `evaluation` and `epoch` are those of the task;
-            all but `tools` and `episode_id` is the task's `data`.
-        number: Its place, for errors.
-        seed: The task's seed where the row has none.
-
-    Raises:
-        ConfigurationError: It is no mapping, or its messages are not messages.
-    """
-    if not isinstance(row, Mapping):
-        raise ConfigurationError(f"trajectory {number} is a {type(row).__name__}; it must be a dict with 'messages'")
-    messages = row.get("messages")
-    given = {name: row[name] for name in TASK_FIELDS if row.get(name) is not None}
-    data = {str(name): value for name, value in row.items() if name not in OWN_FIELDS}
-    opening = () if messages is None else _messages(messages, number)
-    return Task(**{"seed": seed, **given}, messages=opening, data=data)
-
-
-def _messages(given: Any, number: int) -> tuple[Message, ...]:
-    """The messages of a row, from a list or from whatever a table has in its place."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Collection):
-        raise ConfigurationError(
-            f"trajectory {number}: messages must be a list of dicts with 'role' and 'content', got {shown(given)}"
-        )
-    for place, message in enumerate(given):
-        content = message.get("content") if isinstance(message, Mapping) else None
-        if not (
-            isinstance(message, Mapping)
-            and isinstance(message.get("role"), str)
-            and (content is None or isinstance(content, str | list))
-        ):
-            raise ConfigurationError(
-                f"trajectory {number}: message {place} is {shown(message)}; a message is a dict with a 'role' that is "
-                "text, and a 'content' that is text or a list of parts"
-            )
-    return tuple(dict(message) for message in given)
 
 
 def result_of(row: Row, trajectory: Trajectory) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tiltyard._boundary import guarded
 from tiltyard.envs.turns import Turns
 from tiltyard.errors import ConfigurationError, EnvError, RolloutError, TemplateError
-from tiltyard.rollout.front import task_of
+from tiltyard.rollout.row_task import task_of
 from tiltyard.rollout.sources import EnvSource, Row
 from tiltyard.rollout.workers import EnvWorkers
 from tiltyard.tokens.renderer import Renderer, TemplateRenderer, make_renderer
