@@ -204,15 +204,16 @@ def test_a_run_whose_batches_stay_short_says_so_once(manifest, train, read_lines
     assert any(0 < line["teaching_groups"] < 4 and not line["skipped"] for line in lines)
 
 
-@pytest.mark.parametrize("answers", [18, 30])
+@pytest.mark.parametrize(("answers", "asynchronous"), [(18, False), (30, False), (30, True)])
 def test_a_run_interrupted_among_its_further_groups_goes_on_exactly(
-    answers, manifest, train, read_lines, tmp_path
-):  # fmt: skip
+    answers, asynchronous, manifest, train, read_lines, tmp_path
+):
     """CK-01: what was finished of every round is used again, and the rest is what the unbroken run had."""
+    options = ("training.steps=2", f"training.asynchronous={str(asynchronous).lower()}")
     path = manifest(9)
-    train(path, tmp_path / "whole", "training.steps=2")
+    train(path, tmp_path / "whole", *options)
     (tmp_path / "stop").write_text(str(answers + count(path)))
-    broken = train(path, tmp_path / "run", "training.steps=2")
+    broken = train(path, tmp_path / "run", *options)
     assert broken["interrupted"]
     kept = read_lines(tmp_path / "run" / "trajectories.jsonl")
     train(None, tmp_path / "run", resume=True)
