@@ -1,5 +1,6 @@
 """What a user does wrong is one message and a code that says so: never a traceback, never silence."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -121,3 +122,29 @@ def test_no_folder_is_left_where_the_model_library_is_not_there(write_manifest, 
     ended = subprocess.run(made, capture_output=True, text=True, check=False)
     assert (ended.returncode, out.exists()) == (2, False)
     assert ended.stderr.startswith("tiltyard: ")
+
+
+ODD_ENV = """
+class Env:
+    max_turns = 1
+
+    def reset(self, seed=None):
+        return "go on", {}
+
+    def step(self, action):
+        raise OSError("gone: \\ud800 \\u00e9")
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_what_a_terminal_cannot_show_is_shown_as_its_escape(tmp_path, encoding):
+    """An environment may say anything, and a log may be ASCII: neither ends a command."""
+    (tmp_path / "env.py").write_text(ODD_ENV)
+    found = subprocess.run(
+        [sys.executable, "-m", "tiltyard", "check", f"{tmp_path}/env.py:Env"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (1, b"")
+    assert b"Env.step raised OSError: gone: \\ud800" in found.stdout

@@ -71,6 +71,14 @@ def test_metrics_never_hold_nan(tmp_path):
     assert "NaN" not in text
 
 
+def test_half_a_character_is_kept_as_its_escape(tmp_path):
+    """An environment's error may hold one; the summary is written all the same, and reads back."""
+    with RunFolder.create(tmp_path / "run", "") as folder:
+        folder.write_summary({"errors": {"env_error": "OSError: \ud800 é"}})
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert summary == {"errors": {"env_error": "OSError: \ud800 é"}}
+
+
 def test_state_is_kept_beside_what_was_kept_before(tmp_path):
     """Each value stays until it is written again."""
     folder = RunFolder.create(tmp_path / "run", "")

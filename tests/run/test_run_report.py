@@ -83,6 +83,12 @@ def test_a_change_is_only_called_better_when_the_intervals_are_apart(after, word
     assert words in summary_text({**SUMMARY, "eval_after": after})
 
 
+def test_what_an_environment_raised_does_not_move_the_cursor():
+    """Its first line is shown, without control characters."""
+    text = summary_text({**SUMMARY, "errors": {"env_error": "OSError: a\x1b[2J\x07b\nc"}})
+    assert "           such as: OSError: a [2J b\n" in text
+
+
 def test_figures_of_two_metrics_are_not_subtracted():
     """A success rate and a mean reward have no difference."""
     reward = {**evaluated(-1.0, -1.0, -1.0), "metric": "reward"}

@@ -4,6 +4,7 @@ Each module here has commands of one kind: what they take, and what they do.
 """
 
 import argparse
+import io
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ from tiltyard.errors import TiltyardError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
+    _show_all_characters()
     arguments = _parser().parse_args(argv)
     try:
         with warnings.catch_warnings():
@@ -49,6 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_serving(commands)
     training.add_demo(commands)
     return parser
+
+
+def _show_all_characters() -> None:
+    """Have a stream show what it cannot as escapes: an environment may say anything, a log may be ASCII."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _exit_text(error: SystemExit) -> str:

@@ -94,8 +94,13 @@ def failure_lines(endings: Mapping[str, int], errors: Mapping[str, str | None]) 
 
 
 def _first_line(text: str | None, limit: int = 200) -> str:
-    line = (text or "no reason was given").splitlines()[0]
+    line = printable((text or "no reason was given").splitlines()[0])
     return line if len(line) <= limit else line[:limit] + "…"
+
+
+def printable(text: str) -> str:
+    """The text without control characters: a model or an environment may say those that move the cursor."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def endings_text(endings: Mapping[str, int]) -> str:

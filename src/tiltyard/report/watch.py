@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tiltyard.report.curves import curves
 from tiltyard.report.headline import state_text
 from tiltyard.report.reading import RunRecord, parsed, read_run
-from tiltyard.report.summary import duration, score_text
+from tiltyard.report.summary import duration, printable, score_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -205,8 +205,7 @@ def _table(*names: str) -> "Table":
 
 
 def _line(text: str) -> str:
-    """One line without control characters: a model may say those that move the cursor."""
-    return "".join(char if char.isprintable() else " " for char in text[:200]).strip()
+    return printable(text[:200]).strip()
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -213,7 +213,7 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all; half a character becomes its escape, which JSON reads back."""
     beside = path.with_suffix(".tmp")
-    beside.write_text(text, encoding="utf-8")
+    beside.write_text(text, encoding="utf-8", errors="backslashreplace")
     os.replace(beside, path)
