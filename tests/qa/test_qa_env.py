@@ -1,5 +1,7 @@
 """Data rows as an environment: what is asked, what is scored, and which rows are whose."""
 
+import math
+
 import pytest
 
 from tiltyard import (
@@ -76,6 +78,19 @@ def test_evaluation_without_held_out_rows_is_refused():
         QADatasetEnv(ROWS, right).reset(row_index=0, evaluation=True)
 
 
+@pytest.mark.parametrize("nothing", [None, []])
+def test_nothing_held_out_is_nothing_to_evaluate(nothing):
+    """A list without rows is none, as an empty part of a split is."""
+    assert QADatasetEnv(ROWS, right, held_out=nothing).evaluation_size is None
+
+
+@pytest.mark.parametrize("row", [-1, len(ROWS), "0", True, 1.0])
+def test_a_row_that_is_not_there_is_refused(row):
+    """Rows are counted from 0 with whole numbers; -1 is not the last one."""
+    with pytest.raises(ConfigurationError, match=f"there is no training row {row!r}: there are"):
+        QADatasetEnv(ROWS, right).reset(row_index=row)
+
+
 def test_a_step_after_the_end_is_refused():
     """As of any environment."""
     env = QADatasetEnv(ROWS, right)
@@ -118,7 +133,10 @@ def test_the_rubric_sees_the_earlier_answers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_turns": 0}, "max_turns must be >= 1"),
+        ({"max_turns": 0}, "max_turns must be a whole number >= 1, got 0"),
+        ({"max_turns": "2"}, "max_turns must be a whole number >= 1, got '2'"),
+        ({"max_reward": math.nan}, "max_reward must be a finite number or None, got nan"),
+        ({"max_reward": "1"}, "max_reward must be a finite number or None, got '1'"),
         ({"max_turns": 2}, "needs max_reward"),
         ({"prompt_template": {"user_0": "{q}"}}, r"\{q\}, which the rows does not have"),
         ({"rubric": lambda nums: 1}, "asks for 'nums'"),

@@ -53,6 +53,9 @@ def test_values_are_written_as_a_reader_expects():
     [
         ({"user_0": "{num}"}, r"\{num\}, which the rows does not have; its columns are: 'nums', 'target'"),
         ({"user": "x"}, "a role and a place"),
+        ({0: "x"}, "a role and a place"),
+        ({"user_0": 3}, "user_0 of a prompt_template must be text, got 3"),
+        (["x"], "maps a role and a place to a text"),
         ({"tool_0": "x"}, "a role and a place"),
         ({"user_0": "{"}, "written twice"),
         ({"user_0": "{}"}, "is no column's name"),

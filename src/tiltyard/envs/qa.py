@@ -1,5 +1,6 @@
 """Data rows as an environment: each row is asked once, and a rubric scores the answer."""
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -60,16 +61,18 @@ class QADatasetEnv:
         Raises:
             ConfigurationError: A column is missing, a prompt cannot be made, or two arguments do not go together.
         """
-        if max_turns < 1:
-            raise ConfigurationError(f"max_turns must be >= 1, got {max_turns!r}")
+        if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
+            raise ConfigurationError(f"max_turns must be a whole number >= 1, got {max_turns!r}")
+        if max_reward is not None and not (isinstance(max_reward, int | float) and math.isfinite(max_reward)):
+            raise ConfigurationError(f"max_reward must be a finite number or None, got {max_reward!r}")
         if max_turns > 1 and max_reward is None:
             raise ConfigurationError(
                 f"max_turns={max_turns} needs max_reward: an answer is asked for again until it earns that much"
             )
         self.rows = rows if isinstance(rows, Rows) else load_rows(rows)
+        if held_out is not None and not len(held_out):
+            held_out = None
         self.held_out = held_out if isinstance(held_out, Rows) or held_out is None else load_rows(held_out)
-        if self.held_out is not None and not self.held_out:
-            self.held_out = None
         self.max_turns = max_turns
         self.max_reward = max_reward
         self.row: Mapping[str, Any] = {}
@@ -167,9 +170,9 @@ class QADatasetEnv:
         if index is None:
             # A text seeds the generator the same on every machine; the choice is no secret.
             return random.Random(None if task.seed is None else f"row:{task.seed}").randrange(size)  # noqa: S311
-        if not 0 <= index < size:
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < size:
             kind = "held-out" if task.evaluation else "training"
-            raise ConfigurationError(f"there is no {kind} row {index}: there are {size}, counted from 0")
+            raise ConfigurationError(f"there is no {kind} row {index!r}: there are {size}, counted from 0")
         return index
 
     def _scored(self, completion: str) -> Turn:

@@ -59,6 +59,11 @@ class PromptTemplate:
             ConfigurationError: A key or a text is malformed, two messages have one place, the prompt has no message
                 of a user, or asks for a column that is not there.
         """
+        if not isinstance(template, Mapping):
+            raise ConfigurationError(
+                "a prompt_template maps a role and a place to a text, such as {'user_0': '{question}'}, got "
+                f"{template!r:.200}"
+            )
         parts = sorted((message_of(key, text) for key, text in template.items()), key=lambda part: part.number)
         if twice := [one.number for one, other in pairwise(parts) if one.number == other.number]:
             raise ConfigurationError(f"prompt_template has two messages with the number {twice[0]}; each has its own")
@@ -88,12 +93,14 @@ def message_of(key: str, text: str) -> Part:
         ConfigurationError: The key is not `role_number`, or the text has a brace that is not closed, or something
             other than a column's name in braces.
     """
-    found = _KEY.fullmatch(key)
+    found = _KEY.fullmatch(key) if isinstance(key, str) else None
     if found is None:
         raise ConfigurationError(
             f"{key!r} is no message of a prompt_template; its keys are a role and a place, such as system_0, user_1, "
             "assistant_2"
         )
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{key} of a prompt_template must be text, got {text!r:.200}")
     try:
         pieces = [(literal, name, spec, how) for literal, name, spec, how in Formatter().parse(text)]
     except ValueError as error:
