@@ -235,12 +235,30 @@ def test_an_episode_with_several_calls_in_a_turn(url):
         ({"url": "http://x", "env": {"A": "b"}}, "env and cwd with a command"),
         ({"command": ("x",), "headers": {"A": "b"}}, "headers go with a url"),
         ({"command": ("x",), "call_timeout_s": 0}, "call_timeout_s must be > 0, got 0"),
+        ({"command": ("x",), "call_timeout_s": None}, "call_timeout_s must be > 0, got None"),
+        ({"command": ("x",), "env": {"A": 1}}, r"env must be a dict of texts, got \{'A': 1\}"),
+        ({"url": "http://x", "headers": ["A: b"]}, "headers must be a dict of texts"),
+        ({"command": ("x", 5)}, r"must be texts, got \('x', 5\)"),
     ],
 )
 def test_a_server_that_cannot_be_is_refused_at_once(options, message):
     """Before anything is started."""
     with pytest.raises(ConfigurationError, match=message):
         McpServer(**options)
+
+
+@pytest.mark.parametrize("server", [None, 5, {"command": "python", "args": ["server.py"]}])
+def test_what_is_no_server_says_what_one_is(server):
+    """A dict of other programs' settings, too, whose keys are no command."""
+    with pytest.raises(ConfigurationError, match=r"a URL, a command as a list, or a McpServer\(.*got "):
+        mcp_factory(server)
+
+
+def test_one_name_is_no_list_of_names(url):
+    """Its letters are no tools."""
+    for make in (mcp_tools, mcp_factory):
+        with pytest.raises(ConfigurationError, match=r"write only=\['add'\]"):
+            make(url, only="add")
 
 
 def test_a_tool_that_the_server_does_not_have_is_refused(url):

@@ -7,7 +7,8 @@ from typing import Any, Protocol, Self
 from tiltyard.errors import ConfigurationError, ToolError
 from tiltyard.tools.manager import ToolManager
 from tiltyard.tools.mcp_content import content_text
-from tiltyard.tools.mcp_session import McpServer, McpSession
+from tiltyard.tools.mcp_server import McpServer
+from tiltyard.tools.mcp_session import McpSession
 from tiltyard.types import ToolSchema
 
 __all__ = ["McpServer", "McpTool", "McpTools", "mcp_factory", "mcp_tools"]
@@ -109,10 +110,11 @@ def mcp_tools(
 
     Raises:
         MissingExtraError: The `mcp` extra is not installed.
-        ConfigurationError: The server is neither a URL nor a command, it has no tool of a name in `only`, or
-            a tool's schema is not valid.
+        ConfigurationError: The server is neither a URL nor a command, `only` is no list, the server has no tool
+            of a name in it, or a tool's schema is not valid.
         LostSessionError: The server cannot be reached, or does not answer in time.
     """
+    _check_only(only)
     session = McpSession(McpServer.of(server))
     try:
         names = [tool.name for tool in session.tools]
@@ -140,7 +142,13 @@ def mcp_factory(
     """A factory for rollouts: each call opens a session of its own; see `mcp_tools`.
 
     Raises:
-        ConfigurationError: The server is neither a URL nor a command.
+        ConfigurationError: The server is neither a URL nor a command, or `only` is no list.
     """
+    _check_only(only)
     known = McpServer.of(server)
     return lambda: mcp_tools(known, only=only, parallel=parallel, leases=leases)
+
+
+def _check_only(only: Sequence[str] | None) -> None:
+    if isinstance(only, str):
+        raise ConfigurationError(f"only is a list of the names of tools, got {only!r}; write only=[{only!r}]")
