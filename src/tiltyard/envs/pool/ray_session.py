@@ -2,16 +2,17 @@
 
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tiltyard._boundary import guarded
 from tiltyard._optional import require
-from tiltyard.errors import ConfigurationError, EnvError
+from tiltyard.errors import ConfigurationError, EnvError, RolloutError
 
 CONTROL = "control"
 """The concurrency group of an actor's short calls: they are never behind those that wait for an environment."""
@@ -21,6 +22,9 @@ LOOPBACK = ("127.", "localhost")
 
 NEW = "local"
 """What Ray calls a cluster that is to be started on this machine."""
+
+ANSWER_TIMEOUT_S = 2.0
+"""How long a machine may take to answer; after that it is taken for one that is gone."""
 
 _starting = threading.Lock()
 
@@ -78,6 +82,16 @@ class RaySession:
             if not self.ray.is_initialized():
                 self._connect()
 
+    def call(self, what: str, error: type[RolloutError], call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call Ray. Where it was shut down it would start a cluster that others can reach, and is not called.
+
+        Raises:
+            RolloutError: An `error`: Ray was shut down, or the call raised.
+        """
+        if not self.ray.is_initialized():
+            raise error(f"{what}: Ray was shut down in this process; close what runs on it, and make it again")
+        return guarded(what, error, call, *args, **kwargs)
+
     def check(self, workers: int) -> None:
         """Whether so many workers can be had: Ray itself waits for ever for what there is not.
 
@@ -97,13 +111,36 @@ class RaySession:
                     f"{workers} workers of {amount:g} {name} need {amount * workers:g}, and the cluster has "
                     f"{sum(have):g}; ask for fewer workers, or for less for each"
                 )
-        if not any(all(node.get(name, 0.0) >= amount for name, amount in self.options.needs.items()) for node in nodes):
+        if not any(self._fits(node) for node in nodes):
             raise ConfigurationError(f"no machine of the cluster has all that a worker needs: {self.options.needs}")
 
     def nodes(self) -> list[dict[str, float]]:
         """What each machine of the cluster has, whether it is in use or not."""
-        listed = guarded("asking the cluster", EnvError, self.ray.nodes)
-        return [node["Resources"] for node in listed if node["Alive"]]
+        return [machine["Resources"] for machine in self._machines().values()]
+
+    @property
+    def address(self) -> str | None:
+        """This machine's in the cluster; None where it is not in it."""
+        here = self._machines().get(self.ray.get_runtime_context().get_node_id())
+        return None if here is None else here["NodeManagerAddress"]
+
+    def silent(self, nodes: Iterable[str]) -> set[str]:
+        """Those of these machines that do not answer, although Ray takes them for alive."""
+        machines = self._machines()
+        return {node for node in nodes if node in machines and not _answers(machines[node])}
+
+    def node_beside(self, silent: Collection[str], taken: Sequence[str | None]) -> str | None:
+        """A machine that has what a worker needs, beside those that do not answer; None leaves the choice to Ray.
+
+        Args:
+            silent: The machines that do not answer.
+            taken: The machines of the other workers.
+        """
+        if not silent:
+            return None
+        fit = [node for node, has in self._machines().items() if node not in silent and self._fits(has["Resources"])]
+        best = min if self.options.placement == "SPREAD" else max
+        return best(fit, key=taken.count, default=None)
 
     @property
     def at_hand(self) -> int:
@@ -115,7 +152,7 @@ class RaySession:
                 total[name] = total.get(name, 0.0) + amount
         return max(1, min(int(total.get(name, 0.0) // amount) for name, amount in needs.items()))
 
-    def actor(self, cls: type, *, threads: int, arguments: Sequence[Any]) -> Any:
+    def actor(self, cls: type, *, threads: int, arguments: Sequence[Any], node: str | None = None) -> Any:
         """An actor of this class, which is never started again.
 
         Nor is a call of it ever made again: both would go on with a fresh environment as if nothing had happened.
@@ -124,6 +161,7 @@ class RaySession:
             cls: Its methods block; `CONTROL` is the group of those that must not wait for others.
             threads: How many calls run at one time.
             arguments: Its constructor's.
+            node: The machine that it is to be on, if that is there; None leaves the choice to Ray.
         """
         needs = dict(self.options.needs)
         options: dict[str, Any] = {
@@ -135,10 +173,14 @@ class RaySession:
             "max_task_retries": 0,
             "scheduling_strategy": "SPREAD" if self.options.placement == "SPREAD" else "DEFAULT",
         }
+        if node is not None:
+            options["scheduling_strategy"] = self._on(node, soft=True)
+            if not self.options.needs:
+                options["memory"] = 1  # of what needs nothing Ray asks any machine, also one that is gone
         if self.options.runtime_env is not None:
             options["runtime_env"] = dict(self.options.runtime_env)
         remote = self.ray.remote(concurrency_groups={CONTROL: 2})(cls).options(**options)
-        return guarded("making an actor", EnvError, remote.remote, *arguments)
+        return self.call("making an actor", EnvError, remote.remote, *arguments)
 
     def end_process(self, node: str, pid: int) -> None:
         """Kill a process of an actor, whatever it does; waits for nothing.
@@ -150,8 +192,21 @@ class RaySession:
         if node == self.ray.get_runtime_context().get_node_id():
             _end(pid)
             return
-        there = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-        self.ray.remote(_end).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(pid)
+        there = self._on(node, soft=False)
+        task = self.ray.remote(_end).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        self.call("ending a process", EnvError, task.remote, pid)
+
+    def _machines(self) -> dict[str, Any]:
+        """The machines that Ray takes for alive, by what it calls them."""
+        listed = self.call("asking the cluster", EnvError, self.ray.nodes)
+        return {node["NodeID"]: node for node in listed if node["Alive"]}
+
+    def _fits(self, machine: Mapping[str, float]) -> bool:
+        """Whether a worker fits on a machine that nobody uses."""
+        return all(machine.get(name, 0.0) >= amount for name, amount in self.options.needs.items())
+
+    def _on(self, node: str, *, soft: bool) -> Any:
+        return self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=soft)
 
     def _connect(self) -> None:
         told: dict[str, Any] = {"log_to_driver": True, "logging_level": "warning", "include_dashboard": False}
@@ -167,6 +222,15 @@ class RaySession:
                 guarded(f"connecting to Ray at {address!r}", EnvError, self.ray.init, address=address, **told)
         except EnvError as error:
             raise ConfigurationError(f"{error}; is a cluster running there?") from error
+
+
+def _answers(machine: Mapping[str, Any]) -> bool:
+    """Whether Ray's daemon of a machine can be reached."""
+    try:
+        socket.create_connection((machine["NodeManagerAddress"], machine["NodeManagerPort"]), ANSWER_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _end(pid: int) -> None:
