@@ -72,12 +72,13 @@ class ChatTemplate:
         Before tool results stands a turn that made the calls, where the template can say so: some refuse
         results that nothing asked for.
         """
-        turn: Message = {"role": "assistant", "content": ANSWER}
+        answer = _unheard(new, tools)
+        turn: Message = {"role": "assistant", "content": answer}
         calling = self.rules.tool_calls and self.rules.tool_role and bool(new) and new[0]["role"] == "tool"
         if calling:
-            turn = _calling(new)
+            turn = _calling(new, answer)
         messages = [{"role": "user", "content": _USER}, turn, *new]
-        _, found, after = self.render(messages, tools, generation_prompt=generation_prompt).rpartition(ANSWER)
+        _, found, after = self.render(messages, tools, generation_prompt=generation_prompt).rpartition(answer)
         if not found:
             raise TemplateError("the chat template drops the assistant's answer, so nothing can be put after it")
         return after.removeprefix(self._close_of_call) if calling else after
@@ -214,12 +215,21 @@ def text_of(content: object) -> str:
     raise TemplateError(f"a message's content must be text or a list of text parts, got {content!r:.200}")
 
 
-def _calling(results: Sequence[Message]) -> Message:
+def _unheard(new: Sequence[Message], tools: Sequence[ToolSchema]) -> str:
+    """`ANSWER`, or a text like it where what is rendered beside it holds that already."""
+    beside, answer, number = repr((new, tools)), ANSWER, 0
+    while answer in beside:
+        number += 1
+        answer = f"qzanswer{number}qz"
+    return answer
+
+
+def _calling(results: Sequence[Message], answer: str = ANSWER) -> Message:
     """An assistant turn that made the calls which these leading tool messages answer."""
     calls = []
     for message in results:
         if message["role"] != "tool":
             break
-        function = {"name": message.get("name") or "tool", "arguments": {"x": ANSWER}}
+        function = {"name": message.get("name") or "tool", "arguments": {"x": answer}}
         calls.append({"type": "function", "id": message.get("tool_call_id") or "call_0", "function": function})
     return {"role": "assistant", "content": "", "tool_calls": calls}
