@@ -367,3 +367,24 @@ def test_a_path_through_a_file_cannot_be_read(tmp_path):
     (tmp_path / "m.yaml").write_text("")
     with pytest.raises(ManifestError, match=r"m\.yaml/x cannot be read: Not a directory"):
         load_manifest(tmp_path / "m.yaml" / "x")
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("environment.turns", "unknown key; did you mean environment.max_turns or algorithm.turns?"),
+        ("environment.timeout", "unknown key; did you mean environment.request_timeout_s?"),
+        ("environment.reward_fn", "unknown key; did you mean environment.reward_fn_name?"),
+        ("environment.nmae", "unknown key; did you mean environment.name?"),
+        ("algorithm.action_granulartiy", "unknown key; did you mean algorithm.action_granularity?"),
+        ("training.eval_tasks", "unknown key; did you mean training.eval.tasks?"),
+        ("training.lora_rank", "unknown key; did you mean model.lora.rank?"),
+        ("eval", "does not belong here; it is training.eval"),
+        ("rollout.lora", "does not belong here; it is model.lora"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_by_its_words_and_its_section(key, message):
+    """Other spellings count, a part of a name does, and so does a path that is written as one word."""
+    with pytest.raises(ManifestError) as raised:
+        manifest_from_text(FINE, source="m.yaml", base=Path("/"), overrides=[f"{key}={{}}"])
+    assert str(raised.value) == f"m.yaml: {key}: {message}"

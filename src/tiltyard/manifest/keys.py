@@ -131,19 +131,50 @@ def _unknown(key: str, here: str, model: type[BaseModel], path: str) -> str:
         return f"unknown key; it is called {RENAMED[bare]} here"
     if path == "algorithm" and (owners := [name for name, s in ALGORITHM_SECTIONS.items() if bare in s.model_fields]):
         return f"is a key of {' and '.join(owners)}, and this is {model.model_fields['name'].default}"
-    elsewhere = [leaf for leaf in leaf_paths() if leaf.rpartition(".")[2] == bare]
-    if elsewhere:
+    own, paths = _own(model, path), [*_inner_sections(), *leaf_paths()]
+    elsewhere = [found for found in paths if found.rpartition(".")[2] == bare]
+    meant = _with_words(bare, own)
+    if elsewhere and not meant:
         return f"does not belong here; it is {' or '.join(elsewhere)}"
-    known = f"known here: {', '.join(model.model_fields)} (keys that start with x- are yours)"
-    nearest = _nearest(bare, model, path)
-    return f"unknown key; did you mean {nearest}?" if nearest else f"unknown key; {known}"
+    meant += [found for found in paths if bare in _run_together(found)]
+    if meant or (meant := _nearest(bare, own)):
+        return f"unknown key; did you mean {' or '.join(dict.fromkeys(meant))}?"
+    return f"unknown key; known here: {', '.join(model.model_fields)} (keys that start with x- are yours)"
 
 
-def _nearest(bare: str, model: type[BaseModel], path: str) -> str | None:
-    """Return the dotted path of the most similar key, one of the same section before one of another."""
-    here = {name: join_path(path, name) for name in model.model_fields}
+def _own(model: type[BaseModel], path: str) -> dict[str, str]:
+    """The dotted paths of a section's keys and of their other spellings, by their bare names."""
+    spellings = [alias.rpartition(".")[2] for alias in ALIASES if alias.rpartition(".")[0] == path]
+    return {name: join_path(path, name) for name in (*model.model_fields, *spellings)}
+
+
+def _inner_sections(model: type[BaseModel] = Manifest, path: str = "") -> Iterator[str]:
+    """Give the dotted path of every section within a section."""
+    for name in model.model_fields:
+        here = join_path(path, name)
+        for section in sections_of(model, name)[:1]:
+            if path:
+                yield here
+            yield from _inner_sections(section, here)
+
+
+def _run_together(path: str) -> Iterator[str]:
+    """How a dotted path is written as one word: training.eval.tasks as eval_tasks, for one."""
+    parts = path.split(".")
+    return ("_".join(parts[start:]) for start in range(len(parts)))
+
+
+def _with_words(bare: str, own: Mapping[str, str]) -> list[str]:
+    """The one key of the section that has all words of another; none where there are several."""
+    words = set(bare.split("_"))
+    found = [path for name, path in own.items() if words <= set(name.split("_"))]
+    return found if len(found) == 1 else []
+
+
+def _nearest(bare: str, own: Mapping[str, str]) -> list[str]:
+    """The dotted path of the most similar key, one of the same section before one of another; none if none is."""
     anywhere = {leaf.rpartition(".")[2]: leaf for leaf in leaf_paths()}
-    for names, cutoff in ((here, 0.7), (anywhere, 0.8)):
+    for names, cutoff in ((own, 0.7), (anywhere, 0.8)):
         if found := difflib.get_close_matches(bare, list(names), n=1, cutoff=cutoff):
-            return names[found[0]]
-    return None
+            return [names[found[0]]]
+    return []
