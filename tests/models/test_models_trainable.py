@@ -236,15 +236,27 @@ def test_an_exported_adapter_loads_onto_its_base(tmp_path):
     torch.testing.assert_close(loaded(input_ids=IDS).logits.detach(), logits(made))
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's, as of now
 @pytest.mark.parametrize("what", ["full", "last:1", "lora"])
-def test_a_model_that_has_an_adapter_is_refused(what):
-    """An adapter is put into the model itself: a second run would begin with it, and its export would lose weights."""
-    model = tiny_model()
-    wrapped = make_trainable(model, "lora", lora=LoraSettings(rank=2)).model
-    for given in (model, wrapped):
-        with pytest.raises(ConfigurationError, match=r"has an adapter already.*load the model again"):
-            make_trainable(given, what)
+def test_a_model_with_an_adapter_of_its_own_is_refused(what):
+    """What trains would be another one, and what is exported would lose weights."""
+    wrapped = peft.get_peft_model(tiny_model(), peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    with pytest.raises(ConfigurationError, match=r"has an adapter already.*merge_and_unload"):
+        make_trainable(wrapped, what)
     assert make_trainable(wrapped.merge_and_unload(), what).parameters()  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("what", ["full", "last:1", "lora"])
+def test_the_adapter_of_an_earlier_run_is_taken_out(what):
+    """A second run in the same process begins with the model as it was given, and so does one that goes on."""
+    model = tiny_model()
+    plain, names = model(IDS).logits.detach(), list(model.state_dict())
+    for _ in range(2):
+        change(make_trainable(model, "lora", lora=LoraSettings(rank=2)))
+    made = make_trainable(model, what, lora=LoraSettings(rank=2))
+    assert torch.equal(logits(made), plain)
+    if what != "lora":
+        assert list(model.state_dict()) == names
 
 
 @pytest.mark.parametrize("wrong", [{"rank": 1.5}, {"rank": True}, {"alpha": math.inf}, {"targets": None}])

@@ -215,6 +215,17 @@ def test_rows_and_the_name_of_a_model_are_enough(model_folder, tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == json.loads(json.dumps(summary))
 
 
+def test_a_run_with_an_adapter_goes_on_in_one_process_with_the_same_model(model_folder, tmp_path):
+    """The adapter that its first part left in the model is not trained upon, nor in the way."""
+    loaded = load_model(str(model_folder))
+    found = []
+    for out, resume, steps in (("whole", False, 4), ("parts", False, 2), ("parts", True, 4)):
+        config = {**QUICK, "model": {"train": "lora"}, "training": {**QUICK["training"], "steps": steps}}
+        summary = train_llm_dataset(config, ROWS, loaded, out=tmp_path / out, resume=resume, observer=SilentObserver())
+        found.append(summary["eval_after"]["mean"])
+    assert found[2] == found[0] < found[1]
+
+
 def test_an_environment_of_rows_brings_its_objective(model_folder, tmp_path):
     """A trainable model goes with it; the run goes on in its folder with both."""
     loaded = load_model(str(model_folder))

@@ -216,6 +216,7 @@ def make_trainable(
 ) -> TrainableModel:
     """Decide what of a causal language model trains; sets `requires_grad` of its parameters.
 
+    An adapter that an earlier call put into the model is taken out first: the model is what it was before.
     "full" trains everything. "last:K" trains the last K layers and the norm behind them; the embeddings and
     the head stay as they are, also where the two are tied. "lora" adds an adapter and trains only that.
     `keep_reference` False says that `reference()` will not be used, so that resuming keeps no copy for it
@@ -225,11 +226,7 @@ def make_trainable(
         ConfigurationError: `what` is none of these, the model does not have K layers, or it has an adapter already.
         MissingExtraError: "lora" without peft installed.
     """
-    if _has_adapter(model):
-        raise ConfigurationError(
-            f"the {type(model).__name__} has an adapter already, of peft or of an earlier run, which puts it into the "
-            "model that it is given; load the model again, or merge the adapter first (peft's merge_and_unload)"
-        )
+    _without_adapter(model)
     if what == "full":
         model.requires_grad_(True)
         return TrainableModel(model, keep_reference=keep_reference)
@@ -265,9 +262,26 @@ def _last_layers(model: Any, count: int) -> list[nn.Module]:
     return [*layers[total - count :], *behind]
 
 
-def _has_adapter(model: nn.Module) -> bool:
-    tuners = sys.modules.get("peft.tuners.tuners_utils")  # where it was never loaded, nobody has put an adapter in
-    return tuners is not None and any(isinstance(module, tuners.BaseTunerLayer) for module in model.modules())
+def _without_adapter(model: nn.Module) -> None:
+    """Take out what an earlier `make_trainable` put in; an adapter that somebody else gave the model is not ours to.
+
+    Raises:
+        ConfigurationError: It has such an adapter.
+    """
+    peft: Any = sys.modules.get("peft")
+    if peft is None:
+        return  # nobody has put one in
+    if isinstance(model, peft.PeftModel) or getattr(model, "_hf_peft_config_loaded", False):
+        raise ConfigurationError(
+            f"the {type(model).__name__} has an adapter already, and what trains would not be that; put it into the "
+            "weights first (peft's merge_and_unload), or give the model without it"
+        )
+    layer = peft.tuners.tuners_utils.BaseTunerLayer
+    for name, module in [*model.named_modules()]:
+        if isinstance(module, layer):
+            model.set_submodule(name, module.get_base_layer())  # pyright: ignore[reportCallIssue] - typed as a tensor
+    if hasattr(model, "peft_config"):
+        del model.peft_config
 
 
 def _with_adapter(model: Any, lora: LoraSettings) -> AdapterModel:
