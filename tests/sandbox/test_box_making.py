@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -230,6 +232,11 @@ def test_without_isolation_files_are_kept_of_the_folder_and_not_of_the_machine()
         ({"disk_mib": 300}, "at most half of memory_mib.*disk_mib=300 and memory_mib=512"),
         ({"cpus": 0}, "cpus of a sandbox must be > 0, got 0"),
         ({"processes": 0}, "processes of a sandbox must be >= 1, got 0"),
+        ({"memory_mib": "512"}, "memory_mib of a sandbox must be a whole number, got '512'"),
+        ({"memory_mib": 512.5}, "memory_mib of a sandbox must be a whole number, got 512.5"),
+        ({"cpus": float("inf")}, "cpus of a sandbox must be <= 4096, got inf"),
+        ({"cpus": True}, "cpus of a sandbox must be a number, got True"),
+        ({"open_files": 10**9}, "open_files of a sandbox must be <= 1048576, got 1000000000"),
     ],
 )
 def test_limits_that_cannot_work_are_refused(fields, message):
@@ -246,6 +253,46 @@ def test_templates_that_cannot_work_are_refused(tmp_path):
         Template("a", root=tmp_path / "none")
     with pytest.raises(ConfigurationError, match="same name"):
         BoxMaker(probe(), tmp_path, [Template("a"), Template("a")])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": 5}, "a template's name has letters, digits and any of -_.:/ in it; got 5"),
+        ({"root": 5}, "root of template 'a' must be a folder, got '5'"),
+        ({"setup": 5}, "setup of template 'a' must be a list of shell commands, got 5"),
+        ({"setup": ["true", " "]}, "setup of template 'a' must be shell commands, one is ' '"),
+        ({"envs": [("A", "1")]}, "envs of template 'a' must map names to texts, got a list"),
+        ({"envs": {"A=B": "1"}}, "'A=B' cannot name a variable (in envs of template 'a')"),
+        ({"envs": {"A": 1}}, "'A' in envs of template 'a' must be a text without a NUL"),
+        ({"limits": {"memory_mib": 512}}, "limits of template 'a' must be BoxLimits(…), got {'memory_mib': 512}"),
+        ({"network": "no"}, "network of template 'a' must be true or false, got 'no'"),
+    ],
+)
+def test_a_template_of_something_else_is_refused_when_it_is_made(fields, message):
+    """Not by a sandbox that does not start, or a command that fails."""
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        Template(**{"name": "a", **fields})
+
+
+def test_a_root_is_found_from_wherever_sandboxes_are_started(tmp_path, monkeypatch):
+    """One that is relative is so to where this process is when it is named; text will do."""
+    (tmp_path / "system").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert Template("a", root="system").root == tmp_path / "system"
+    assert Template("a", setup="echo one").setup == ("echo one",)
+
+
+@pytest.mark.parametrize("who", WORLDS)
+def test_a_limit_above_this_machines_own_is_this_machines_own(who):
+    """Commands run all the same."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+    async def scenario(maker):
+        box = await maker.take("base", limits=replace(SMALL, open_files=min(1 << 20, hard + 1), processes=1 << 21))
+        assert (await sh(box, "ulimit -n; ulimit -u | grep -c .")).out == f"{hard}\n1\n"
+
+    play(who, scenario)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user needs no folder that others can get to")

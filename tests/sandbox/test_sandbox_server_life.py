@@ -1,6 +1,7 @@
 """A server's life: it ends with nothing left, whatever was going on in it."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -149,10 +150,15 @@ def test_a_network_can_be_taken_from_one_sandbox(asked, reached):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"warm": -1}, "warm must be >= 0, got -1"),
-        ({"max_sandboxes": 0}, "max_sandboxes must be >= 1, got 0"),
-        ({"api_key": " "}, "api_key is empty"),
-        ({"host": ""}, "host is empty"),
+        ({"warm": -1}, "warm must be a whole number >= 0, got -1"),
+        ({"warm": "2"}, "warm must be a whole number >= 0, got '2'"),
+        ({"max_sandboxes": 0}, "max_sandboxes must be a whole number >= 1, got 0"),
+        ({"api_key": " "}, "api_key must be ASCII characters without spaces"),
+        ({"api_key": "ключ"}, "api_key must be ASCII characters without spaces"),
+        ({"host": ""}, "host must be an address such as 127.0.0.1, got ''"),
+        ({"port": "8890"}, "port must be a whole number, got '8890'"),
+        ({"templates": "base"}, "templates must be a list of Template, got 'base'"),
+        ({"templates": ["base"]}, "templates must be Template(name, …), one is 'base'"),
         ({"templates": [Template("a"), Template("a")]}, "two templates have one name; got ['a', 'a']"),
         ({"port": 70_000}, "port=70000"),
         ({"host": "192.0.2.1"}, "cannot listen on host='192.0.2.1'"),
@@ -160,7 +166,7 @@ def test_a_network_can_be_taken_from_one_sandbox(asked, reached):
 )
 def test_a_server_that_cannot_be_says_why(options, said):
     """Before anything is started."""
-    with pytest.raises(ConfigurationError, match=said.replace("[", r"\[")):
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
         LocalSandboxServer(**options)
 
 

@@ -1,12 +1,18 @@
 """Requests that cannot be done are answered with what was wrong; the server and the sandbox go on."""
 
+import asyncio
 import base64
 import gzip
 import json
 import struct
 
+import httpx
 import pytest
 from e2b import InvalidArgumentException, SandboxException
+
+from tiltyard.sandbox.app import sandbox_app
+from tiltyard.sandbox.box_model import Template
+from tiltyard.sandbox.live import Sandboxes
 
 
 def start(wire, made, body, **headers):
@@ -202,3 +208,24 @@ def test_a_list_request_of_an_odd_form_is_refused(wire):
     """A page that no list has, a time that no clock has."""
     assert wire.api("GET", "/v2/sandboxes?nextToken=" + "9" * 5000).status_code == 400
     assert wire.api("GET", "/v2/sandboxes?startedAfter=0001-01-01").status_code in (200, 400)
+
+
+def test_a_fault_of_the_server_is_told_as_one():
+    """In the form that clients take apart; the trace is in the server's log."""
+
+    class Faulty:
+        async def take(self, *asked, **more):
+            raise RuntimeError("a bug")
+
+    app = sandbox_app(Sandboxes(Faulty(), {"base": Template("base")}, 4), "key")
+
+    async def answered():
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+            return await http.post("/v2/sandboxes", json={"templateID": "base"}, headers={"X-API-KEY": "key"})
+
+    answer = asyncio.run(answered())
+    assert (answer.status_code, answer.json()) == (
+        500,
+        {"code": 500, "message": "the sandbox server failed: RuntimeError: a bug"},
+    )

@@ -7,6 +7,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tiltyard._boundary import reason
 from tiltyard.errors import (
     BoxArgumentError,
     BoxError,
@@ -66,7 +67,12 @@ def sandbox_app(sandboxes: Sandboxes, key: str) -> Starlette:
             ),
             Route("/{path:path}", _with_key(_unknown, key), methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
         ],
-        exception_handlers={RefusedError: _refused, BoxError: _box_failed, ClientDisconnect: _left},
+        exception_handlers={
+            RefusedError: _refused,
+            BoxError: _box_failed,
+            ClientDisconnect: _left,
+            Exception: _unforeseen,
+        },
     )
 
 
@@ -121,6 +127,11 @@ async def _box_failed(request: Request, error: Exception) -> Response:
     code: Code = found[0] if found else INTERNAL
     message = f"the sandbox was not found: {error}" if code == "unavailable" else str(error)
     return await _refused(request, RefusedError(code, message))
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    """A fault of the server: it is logged with its trace, and clients read a body that they can take apart."""
+    return await _refused(request, RefusedError(INTERNAL, f"the sandbox server failed: {reason(error)}"))
 
 
 async def _left(request: Request, error: Exception) -> Response:

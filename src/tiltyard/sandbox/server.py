@@ -3,12 +3,14 @@
 import asyncio
 import atexit
 import os
+import re
 import secrets
 import threading
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from tiltyard._boundary import shown
 from tiltyard._optional import require
 from tiltyard.errors import ConfigurationError
 from tiltyard.sandbox.box_model import Template
@@ -16,6 +18,9 @@ from tiltyard.sandbox.isolation import Isolation, probe
 
 BASE = Template(name="base", root=None)
 """The template that every server has: the programs of this machine, read-only, and a home of its own."""
+
+KEY = re.compile(r"[!-~]+")
+"""What a header carries as it is."""
 
 WARM = 2
 MAX_SANDBOXES = 256
@@ -48,25 +53,27 @@ class LocalSandboxServer:
             templates: What sandboxes are made from; a template `base` is there besides, unless one has that name.
             host: What to bind to. It is plain HTTP: beyond this machine put a proxy with TLS before it.
             port: The port; 0 takes a free one.
-            api_key: None makes a random one.
-            warm: How many sandboxes of the first template are kept ready.
+            api_key: None makes a random one. It is sent as a header: ASCII without spaces.
+            warm: How many sandboxes of each template are kept ready.
             max_sandboxes: How many there may be at a time.
             unsafe: Where this machine has no isolation, run sandboxes without: what runs in them can then do all
                 that this process can.
 
         Raises:
-            ConfigurationError: This machine has no isolation, a template cannot be used, or the address cannot be
-                bound.
+            ConfigurationError: An argument cannot be, this machine has no isolation, a template cannot be used, or the
+                address cannot be bound.
             MissingExtraError: The extra `sandbox` is not installed.
         """
         for module in ("starlette", "uvicorn", "python_multipart"):
             require(module, "sandbox")
         from tiltyard.sandbox.serving import Serving  # noqa: PLC0415  # it needs the extra
 
-        _check(host, api_key, warm, max_sandboxes)
+        _check(host, port, api_key)
+        _check_count("warm", warm, 0)
+        _check_count("max_sandboxes", max_sandboxes, 1)
+        self.templates = _by_name(templates)
         self.isolation: Isolation = probe(unsafe)
         self.api_key = api_key or f"e2b_{secrets.token_hex(20)}"
-        self.templates = _by_name(templates)
         self._pid = os.getpid()
         options = {"key": self.api_key, "warm": warm, "max_sandboxes": max_sandboxes}
         self._serving = Serving(self.isolation, self.templates, **options)
@@ -107,6 +114,11 @@ class LocalSandboxServer:
 
 
 def _by_name(templates: Sequence[Template]) -> dict[str, Template]:
+    if isinstance(templates, str) or not isinstance(templates, Sequence):
+        raise ConfigurationError(f"templates must be a list of Template, got {shown(templates)}")
+    for template in templates:
+        if not isinstance(template, Template):
+            raise ConfigurationError(f"templates must be Template(name, …), one is {shown(template)}")
     named = {template.name: template for template in templates}
     if len(named) < len(templates):
         raise ConfigurationError(f"two templates have one name; got {[template.name for template in templates]}")
@@ -114,15 +126,18 @@ def _by_name(templates: Sequence[Template]) -> dict[str, Template]:
     return named
 
 
-def _check(host: str, api_key: str | None, warm: int, max_sandboxes: int) -> None:
-    if not host:
-        raise ConfigurationError("host is empty: give an address such as 127.0.0.1")
-    if api_key is not None and not api_key.strip():
-        raise ConfigurationError("api_key is empty; leave it out for a random one")
-    if warm < 0:
-        raise ConfigurationError(f"warm must be >= 0, got {warm!r}")
-    if max_sandboxes < 1:
-        raise ConfigurationError(f"max_sandboxes must be >= 1, got {max_sandboxes!r}")
+def _check(host: str, port: int, api_key: str | None) -> None:
+    if not isinstance(host, str) or not host or "\0" in host:
+        raise ConfigurationError(f"host must be an address such as 127.0.0.1, got {host!r}")
+    if isinstance(port, bool) or not isinstance(port, int):
+        raise ConfigurationError(f"port must be a whole number, got {port!r}")
+    if api_key is not None and (not isinstance(api_key, str) or not KEY.fullmatch(api_key)):
+        raise ConfigurationError("api_key must be ASCII characters without spaces; leave it out for a random one")
+
+
+def _check_count(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"{name} must be a whole number >= {least}, got {value!r}")
 
 
 _shared: LocalSandboxServer | None = None

@@ -245,6 +245,13 @@ class Children:
         return bool(self._ghosts)
 
 
+def bound(limit: int, value: int) -> None:
+    """Let this process and its children have no more of something, and not more than this machine gives it."""
+    hard = resource.getrlimit(limit)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (value, value))
+
+
 def _become(call: dict, fds: list[int], terminal: bool, tell: int, limits: dict, allow_dump: Callable) -> None:
     """In the new process: be the command, or say why that cannot be."""
     name = call["cmd"]
@@ -262,7 +269,7 @@ def _become(call: dict, fds: list[int], terminal: bool, tell: int, limits: dict,
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write("500")
         for limit, value in limits.items():
-            resource.setrlimit(getattr(resource, limit), (value, value))
+            bound(getattr(resource, limit), value)
         name = call["cwd"]
         os.chdir(name)
         name = call["cmd"]

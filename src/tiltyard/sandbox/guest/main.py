@@ -12,7 +12,7 @@ import resource
 import sys
 
 from tiltyard.sandbox.guest import upkeep
-from tiltyard.sandbox.guest.children import Child, Children
+from tiltyard.sandbox.guest.children import Child, Children, bound
 from tiltyard.sandbox.guest.files import Reading, Work, Writing, entry, make_parents, move, remove, walk
 from tiltyard.sandbox.guest.loop import IN, Link, Loop
 from tiltyard.sandbox.guest.watches import Watch
@@ -68,8 +68,7 @@ class Agent:
         )  # what the kernel gives to the first process of a namespace
         self._children = Children(self._loop, self._link, settings["limits"], self._channels, self._allow_dump)
         if "RLIMIT_NPROC" in settings["limits"]:
-            processes = settings["limits"]["RLIMIT_NPROC"] + _SPARE_PROCESSES
-            resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+            bound(resource.RLIMIT_NPROC, settings["limits"]["RLIMIT_NPROC"] + _SPARE_PROCESSES)
         if settings["watch_memory"]:
             self._loop.every(0.25, lambda: upkeep.kill_largest(settings["watch_memory"]))
         woken, wake = os.pipe()

@@ -29,7 +29,9 @@ def processes() -> dict[int, list[str]]:
 def usage() -> dict:
     """CPU seconds, bytes of memory and of disk, and how many processes there are."""
     own = os.times()
-    seconds, memory = own.user + own.system + own.children_user + own.children_system, 0
+    seconds = own.user + own.system + own.children_user + own.children_system
+    with open("/proc/self/statm") as file:
+        memory = int(file.read().split()[1]) * _PAGE
     for fields in processes().values():
         seconds += (int(fields[11]) + int(fields[12])) / _TICKS
         memory += int(fields[21]) * _PAGE
