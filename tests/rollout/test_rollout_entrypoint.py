@@ -60,6 +60,7 @@ def test_an_attribute_of_a_module_may_have_dots():
         ("collections:Ordereddict", r"did you mean 'OrderedDict'"),
         ("collections", r"is 'module:attr' or 'path\.py:attr'"),
         ("collections:", r"is 'module:attr' or 'path\.py:attr'"),
+        ("ftp://host/env", r"is 'module:attr' or 'path\.py:attr'"),
         ("http://localhost:8000", r"got the URL .*env_url"),
         ("wss://host/ws", r"got the URL .*env_url"),
     ],
@@ -89,6 +90,8 @@ def test_arguments_that_do_not_fit_are_named(folder):
     """A typo in env_config is a configuration error."""
     with pytest.raises(ConfigurationError, match=r"env_config does not fit .*targte"):
         build_env("guess_env.py:GuessEnv", {"targte": 3}, folder)
+    with pytest.raises(ConfigurationError, match=r"env_config must be a dict of keyword arguments, got \[3\]"):
+        build_env("guess_env.py:GuessEnv", [3], folder)
 
 
 def test_a_type_error_inside_the_constructor_is_the_environments_own(folder):

@@ -15,7 +15,7 @@ from tiltyard.rollout.outcome import Ending
 from tiltyard.testing.tokenizer import byte_tokenizer
 from tiltyard.testing.tokens import ScriptedTokens
 from tiltyard.tokens.renderer import make_renderer
-from tiltyard.types import Task
+from tiltyard.types import Task, Turn
 
 TOKENIZER = byte_tokenizer()
 RENDERER = make_renderer(TOKENIZER)
@@ -125,6 +125,48 @@ def test_a_step_without_an_episode_raises():
     with pytest.raises(EpisodeOverError):
         harness.step(ids("7"))
     assert harness.done
+
+
+def test_a_closed_harness_says_so():
+    """Nothing would run the step, and waiting for it would take as long as a step may."""
+    harness = local(GuessEnv())
+    harness.reset()
+    harness.close()
+    for again in (lambda: harness.step(ids("7")), harness.reset):
+        with pytest.raises(EpisodeOverError, match=r"after close\(\)"):
+            again()
+
+
+@pytest.mark.parametrize("given", ["7", None, 7, [1.5], ["7"]])
+def test_what_is_no_list_of_ids_is_refused(given):
+    """Text would be taken for ids, letter by letter."""
+    harness = local(GuessEnv())
+    harness.reset()
+    with pytest.raises(ConfigurationError, match="token_ids must be the ids that the model sampled"):
+        harness.step(given)
+
+
+def test_an_observation_that_the_template_refuses_is_a_failure_of_the_environment():
+    """It is raised as any other, and the episode has no score."""
+
+    class Pictures:
+        def start(self, task):
+            return Turn(({"role": "user", "content": "Begin."},))
+
+        def reply(self, reply):
+            return Turn(({"role": "user", "content": [{"type": "image"}]},), 1.0)
+
+        def tools(self):
+            return []
+
+        def close(self):
+            pass
+
+    harness = local(Pictures())
+    harness.reset()
+    with pytest.raises(EnvError, match=r"^the conversation cannot be put into tokens"):
+        harness.step(ids("x"))
+    assert (harness.get_episode_data().ending, harness.get_episode_data().reward) == (Ending.ENV_ERROR, None)
 
 
 def test_the_record_of_an_episode_is_there_when_it_is_over():

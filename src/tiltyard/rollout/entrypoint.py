@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from tiltyard._boundary import shown
 from tiltyard.envs.observation import MAX_OBSERVATION_CHARS
 from tiltyard.envs.openenv.remote import RemoteEnvClient
 from tiltyard.envs.turns import TextTurns, Turns, as_turns
@@ -44,7 +45,7 @@ def load_entrypoint(spec: str, base_dir: str | Path | None = None) -> Any:
             "env_url in a manifest, and taken by RolloutHarness and RemoteEnvClient"
         )
     source, colon, attribute = spec.rpartition(":")
-    if not (colon and source and attribute):
+    if not (colon and source and attribute) or "://" in spec:
         raise ConfigurationError(f"an entrypoint is 'module:attr' or 'path.py:attr', got {spec!r}")
     module = _load_file(source, spec, base_dir) if source.endswith(".py") else _load_module(source, spec)
     return _find(module, attribute, spec)
@@ -71,6 +72,8 @@ def build_env(
     Raises:
         ConfigurationError: The entrypoint cannot be loaded or called, or does not take these arguments.
     """
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigurationError(f"env_config must be a dict of keyword arguments, got {shown(config)}")
     factory = load_entrypoint(spec, base_dir) if isinstance(spec, str) else spec
     arguments = dict(config or {})
     system_prompt = arguments.pop("system_prompt", None)

@@ -1,17 +1,20 @@
 """One text environment driven by hand with token ids: reset, sample, step."""
 
+import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
+from tiltyard._boundary import shown
 from tiltyard.envs.openenv.wire import MESSAGE
 from tiltyard.envs.qa import QADatasetEnv
-from tiltyard.errors import ConfigurationError, EpisodeOverError, RolloutError
+from tiltyard.errors import ConfigurationError, EnvError, EpisodeOverError, RolloutError
 from tiltyard.rewards.rubric import Scores
 from tiltyard.rollout.entrypoint import build_env, is_url, load_processor, max_turns_of, remote_env, text_turns
 from tiltyard.rollout.in_process import InProcessEnvClient
 from tiltyard.rollout.limits import Limits
+from tiltyard.rollout.outcome import Ending
 from tiltyard.rollout.token_episode import TokenEpisode
 from tiltyard.rollout.trajectory import Trajectory
 from tiltyard.rollout.workers import Closing, EnvWorkers
@@ -253,8 +256,9 @@ class RolloutHarness:
             the environment ended the episode; whether it was cut for a reason outside the task; and the `info`.
 
         Raises:
-            EpisodeOverError: The episode is over, or was never reset.
+            EpisodeOverError: The episode is over, or was never reset, or the harness is closed.
             RolloutError: The environment failed; `get_episode_data` has the failed episode.
+            ConfigurationError: These are no token ids.
             TranscriptError: There is not one finite log-probability for each sampled id.
         """
         episode = self._under_way("step()")
@@ -304,6 +308,8 @@ class RolloutHarness:
         self.close()
 
     def _under_way(self, what: str) -> TokenEpisode:
+        if self._closed:
+            raise EpisodeOverError(f"{what} after close(): make a new harness around a new environment")
         if self._episode is None or self._episode.trajectory is not None:
             raise EpisodeOverError(f"{what} without an episode under way; call reset() first")
         return self._episode
@@ -319,6 +325,9 @@ class RolloutHarness:
                 raise
             self.info = turn.info
             episode.env_answered(turn)
+        ended = episode.trajectory
+        if ended is not None and ended.ending is Ending.ENV_ERROR:  # what it said cannot be put into tokens
+            raise EnvError(str(ended.error).removeprefix("EnvError: "))
         return turn
 
     def _prompt(self, episode: TokenEpisode) -> list[int]:
@@ -332,5 +341,7 @@ def _plain_list(values: Any) -> list[Any]:
 
 
 def _sampled_part(token_ids: Any, prompt: list[int]) -> tuple[int, ...]:
-    ids = _plain_list(token_ids)
+    ids = None if isinstance(token_ids, str) or not hasattr(token_ids, "__iter__") else _plain_list(token_ids)
+    if ids is None or not all(isinstance(one, numbers.Integral) for one in ids):
+        raise ConfigurationError(f"token_ids must be the ids that the model sampled, got {shown(token_ids)}")
     return tuple(ids[len(prompt) :] if prompt and ids[: len(prompt)] == prompt else ids)
