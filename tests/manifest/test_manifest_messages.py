@@ -388,3 +388,17 @@ def test_an_unknown_key_names_the_nearest_by_its_words_and_its_section(key, mess
     with pytest.raises(ManifestError) as raised:
         manifest_from_text(FINE, source="m.yaml", base=Path("/"), overrides=[f"{key}={{}}"])
     assert str(raised.value) == f"m.yaml: {key}: {message}"
+
+
+def test_what_the_template_is_given_in_any_case_is_refused_by_its_key():
+    """It would be an error of the tokenizer that says nothing of the manifest."""
+    given = "environment.chat_template_kwargs={tokenize: true, tools: [], enable_thinking: false}"
+    rest = (
+        "is not for a manifest to say: it follows from the conversation; here is what a template has of its own, such as "
+        "enable_thinking"
+    )
+    with pytest.raises(ManifestError) as raised:
+        manifest_from_text(FINE, source="m.yaml", base=Path("/"), overrides=[given])
+    assert str(raised.value).splitlines()[1:] == [
+        f"  environment.chat_template_kwargs.{name}: {rest}" for name in ("tokenize", "tools")
+    ]

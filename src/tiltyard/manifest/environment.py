@@ -91,6 +91,9 @@ _SERVER = ("mcp_tool", "action_field")
 _PLAYED = ("max_turns", "max_reward", "request_timeout_s")
 _LEARNED = ("objective", "response_column")
 
+_RENDERED_WITH = {"conversation", "messages", "tools", "add_generation_prompt", "tokenize"}
+"""What each render of a chat template is given in any case."""
+
 _GOES_WITH: Mapping[str, tuple[str, ...]] = {
     "dataset and a rubric_file_path": (*_ROWS, *_SCORE, *_PLAYED),
     "entrypoint": ("env_config", "env_packages", *_SHOWN, *_PLAYED),
@@ -110,6 +113,7 @@ def environment_problems(section: EnvironmentSection) -> Iterator[Problem]:
     else:
         yield from _played(section)
     yield from _template(section)
+    yield from _rendering(section)
 
 
 def _learned(section: EnvironmentSection) -> Iterator[Problem]:
@@ -163,6 +167,12 @@ def _template(section: EnvironmentSection) -> Iterator[Problem]:
             message_of(key, text)
         except ConfigurationError as error:
             yield Problem(f"environment.prompt_template.{key}", str(error))
+
+
+def _rendering(section: EnvironmentSection) -> Iterator[Problem]:
+    for name in sorted(section.chat_template_kwargs.keys() & _RENDERED_WITH):
+        why = "is not for a manifest to say: it follows from the conversation; here is what a template has of its own"
+        yield Problem(f"environment.chat_template_kwargs.{name}", f"{why}, such as enable_thinking")
 
 
 def _is_default(section: EnvironmentSection, name: str) -> bool:
