@@ -394,8 +394,8 @@ def test_what_the_template_is_given_in_any_case_is_refused_by_its_key():
     """It would be an error of the tokenizer that says nothing of the manifest."""
     given = "environment.chat_template_kwargs={tokenize: true, tools: [], enable_thinking: false}"
     rest = (
-        "is not for a manifest to say: it follows from the conversation; here is what a template has of its own, such as "
-        "enable_thinking"
+        "is not for a manifest to say: it follows from the conversation; here is what a template has of its own, such "
+        "as enable_thinking"
     )
     with pytest.raises(ManifestError) as raised:
         manifest_from_text(FINE, source="m.yaml", base=Path("/"), overrides=[given])
