@@ -236,12 +236,38 @@ def test_what_a_handler_raises_is_told_to_the_model_while_the_sandbox_lives(env)
         ({"setup_commands": [""]}, "a setup command must be a line"),
         ({"sandbox_envs": {"A": 1}}, "sandbox_envs must map text to text"),
         ({"metadata": {"tiltyard_run": "x"}}, "are taken"),
+        ({"metadata": ["ab"]}, "metadata must be a mapping of text to text, got"),
+        ({"sandbox_envs": {"A=B": "1"}}, "sandbox_envs has 'A=B', which cannot name a variable"),
+        ({"setup_commands": 5}, "setup_commands must be a list of lines for a shell, got 5"),
+        ({"api_url": "http://127.0.0.1:99999"}, "api_url must be http"),
+        ({"api_url": "http://a b"}, "api_url must be http"),
+        ({"api_key": "a key\n"}, "must be ASCII characters without spaces or line ends"),
+        ({"api_key": "ключ"}, "must be ASCII characters without spaces or line ends"),
+        ({"run_id": ""}, "run_id must be a text that names the run, got ''"),
+        ({"refresh_timeout": "no"}, "refresh_timeout must be true or false, got 'no'"),
     ],
 )
 def test_options_that_cannot_work_are_refused_before_a_server_is_asked(options, said):
     """The message says what was given."""
     with pytest.raises(ConfigurationError, match=said):
         AgentEnv(**{"template": "my-env", "api_url": "http://127.0.0.1:9", **options})
+
+
+def test_a_handler_that_is_no_plain_function_is_refused_when_it_is_registered(env):
+    """The model would be told of it as of a mistake of its own."""
+
+    async def later(env, given):
+        return given["text"]
+
+    for handler in (None, later):
+        with pytest.raises(ConfigurationError, match="the handler of tool 'submit' must be a function"):
+            env.register_tool(ECHO, handler)
+
+
+def test_a_name_that_is_no_text_is_a_tool_that_there_is_not(env):
+    """A step never raises for what a model asks."""
+    env.reset()
+    assert env.step([], {}).observation.startswith("Error: there is no tool []")
 
 
 def test_options_that_there_are_not_are_refused():
@@ -256,6 +282,12 @@ def test_the_server_and_its_key_may_come_from_the_environment(server, monkeypatc
     with AgentEnv("my-env") as env:
         env.reset()
         assert env.step("run_command", {"command": "hello"}).observation == "hello\n"
+
+
+def test_a_variable_that_is_empty_names_no_server(monkeypatch):
+    """As when it is not set: the local server is meant, and no template has to be named."""
+    monkeypatch.setenv("E2B_API_URL", "")
+    assert AgentEnv().sandbox_id is None
 
 
 def test_there_is_no_sandbox_before_the_first_reset_and_after_close(env):

@@ -1,16 +1,17 @@
 """`AgentEnv`: tools that work in a sandbox, a new one for each episode."""
 
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tiltyard._boundary import guarded
+from tiltyard._boundary import guarded, shown
 from tiltyard._optional import require
 from tiltyard.envs.agent.builtin import BUILT_IN, run_command
 from tiltyard.envs.agent.held import reap
-from tiltyard.envs.agent.options import Place, SandboxOptions, commands
+from tiltyard.envs.agent.options import Place, SandboxOptions, checked_run_id, commands
 from tiltyard.envs.agent.output import CommandResult
 from tiltyard.envs.agent.sdk import Provider, check_process
 from tiltyard.envs.agent.session import SandboxSession
@@ -95,13 +96,13 @@ class AgentEnv(Env):
             timeout_s=sandbox_timeout,
             command_timeout_s=command_timeout,
             setup_commands=commands(setup_commands),
-            envs=dict(sandbox_envs or {}),
-            metadata=dict(metadata or {}),
+            envs={} if sandbox_envs is None else sandbox_envs,
+            metadata={} if metadata is None else metadata,
             refresh=refresh_timeout,
             start_timeout_s=start_timeout_s,
         )
         self._session = SandboxSession(Place.of(template, api_url, api_key), options)
-        self._run_id = run_id
+        self._run_id = checked_run_id(run_id)
         self._over: str | None = "before the first reset()"
         self._closes = 0
         self._tools: dict[str, _SandboxTool] = {}
@@ -136,9 +137,15 @@ class AgentEnv(Env):
         may end the episode. What it raises is told to the model, unless the sandbox is gone.
 
         Raises:
-            ConfigurationError: The schema has no name, or its parameters are not a JSON schema.
+            ConfigurationError: The schema has no name, its parameters are not a JSON schema, or the handler is no plain
+                function.
         """
         check = ArgumentsCheck(schema)
+        if not callable(handler) or inspect.iscoroutinefunction(handler):
+            raise ConfigurationError(
+                f"the handler of tool {check.name!r} must be a function (env, arguments), not async; got "
+                f"{shown(handler)}"
+            )
         self._tools[check.name] = _SandboxTool(schema, check, handler)
         return self
 
@@ -275,7 +282,7 @@ class AgentEnv(Env):
         return reap(Provider(place.api_url, place.api_key or "", place.data_url), run_id)
 
     def _called(self, tool_name: str, arguments: dict[str, Any]) -> StepResult:
-        tool = self._tools.get(tool_name)
+        tool = self._tools.get(tool_name) if isinstance(tool_name, str) else None
         if tool is None:
             known = ", ".join(self._tools) or "none"
             return _refused("unknown_tool", f"there is no tool {tool_name!r}; the tools are: {known}")
