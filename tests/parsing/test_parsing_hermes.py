@@ -12,6 +12,9 @@ def block(body):
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
+CALL = '{"name": "f", "arguments": {}}'
+
+
 def sound(text, finish_reason="stop", **options):
     return [
         (c.name, c.arguments) for c in FAMILIES["hermes"].parse(text, finish_reason, **options).calls if c.error is None
@@ -104,6 +107,16 @@ def test_a_block_that_is_not_closed_never_runs(stump, finish_reason):
     assert sound(stump, finish_reason) == []
     assert len(errors(stump, finish_reason)) == 1
     assert sound('<tool_call>{"name":"first"}</tool_call>' + stump) == [("first", {})]
+
+
+def test_a_call_in_a_code_fence_is_told_what_is_wrong_with_it():
+    """It was meant as a call: as text it would pass for the answer. A tag that a code block ends with is text."""
+    fenced = block('```json\n{"name": "f", "arguments": {}}\n```')
+    [error] = errors(f"{fenced} {block(CALL)}")
+    assert error.startswith("no code fence may stand around a call")
+    assert sound(f"{fenced} {block(CALL)}") == [("f", {})]
+    shown = "A block opens with\n```\n<tool_call>\n```\n[1] says so."
+    assert (sound(shown), errors(shown)) == ([], [])
 
 
 def test_a_call_inside_closed_thinking_is_only_thought():

@@ -1,6 +1,7 @@
 """Hermes and Qwen: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,14 +17,18 @@ INSTRUCTION = (
     "</tool_call>"
 )
 
+_FENCED = re.compile(r"```\w*\s*[{\[]")
+
 
 def _block(reading: Reading, tag: int, start: int) -> int:
     """One block may hold a list of calls. A tag that no JSON follows is text."""
     text = reading.text
     begin = reading.space(start)
     if text[begin : begin + 1] not in ("{", "["):
-        if text.startswith("<function", begin):
-            return _broken(reading, start, f"this form of call is not known here; {FORM}")
+        fenced = _FENCED.match(text, begin) and reading.find(CALL_CLOSE, begin) >= 0
+        if fenced or text.startswith("<function", begin):
+            problem = "no code fence may stand around a call" if fenced else "this form of call is not known here"
+            return _broken(reading, start, f"{problem}; {FORM}")
         reading.visible.append(text[tag:start])
         return start
     try:
