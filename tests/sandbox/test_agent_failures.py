@@ -1,11 +1,13 @@
 """What goes wrong outside the model: the episode fails, unscored, and nothing is left behind."""
 
+import json
 import logging
 import os
 import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from e2b.api.metadata import package_version
@@ -284,6 +286,54 @@ def test_the_sandboxes_of_a_run_are_found_and_killed_by_its_name():
         assert AgentEnv.reap(api_url=server.url) == []
         for env in envs:
             env.close()
+
+
+def test_reaping_on_a_server_that_leaves_the_filter_aside_kills_no_others():
+    """Whatever is listed, only what carries the run's name is killed."""
+    killed = []
+
+    class Unfiltered(BaseHTTPRequestHandler):
+        def do_GET(self):
+            listed = [
+                {
+                    "sandboxID": name,
+                    "templateID": "t",
+                    "clientID": "c",
+                    "envdVersion": "0.6.4",
+                    "state": "running",
+                    "startedAt": "2026-01-01T00:00:00Z",
+                    "endAt": "2026-01-01T01:00:00Z",
+                    "metadata": metadata,
+                    "cpuCount": 1,
+                    "memoryMB": 512,
+                    "diskSizeMB": 256,
+                }
+                for name, metadata in {"ours": {"tiltyard_run": "mine"}, "theirs": {}}.items()
+            ]
+            body = json.dumps(listed).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_DELETE(self):
+            killed.append(self.path.rpartition("/")[2])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *said):
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Unfiltered) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert AgentEnv.reap("mine", f"http://127.0.0.1:{server.server_port}") == ["ours"]
+        finally:
+            server.shutdown()
+            thread.join()
+    assert killed == ["ours"]
 
 
 def test_the_command_line_reaps_too(capsys, monkeypatch):

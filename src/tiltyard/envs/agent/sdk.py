@@ -169,10 +169,11 @@ class Provider:
 
     def _listed(self, metadata: Mapping[str, str]) -> list[tuple[str, Mapping[str, str]]]:
         pages = self._class.list(query=self._e2b.SandboxQuery(metadata=dict(metadata)))
-        found = []
+        found: list[tuple[str, Mapping[str, str]]] = []
         while pages.has_next:
             found += [(info.sandbox_id, info.metadata or {}) for info in pages.next_items()]
-        return found
+        # What is listed is killed: a server that leaves the filter aside must not cost others their sandboxes.
+        return [(name, told) for name, told in found if metadata.items() <= told.items()]
 
 
 def status(error: SandboxCallError) -> int | None:
