@@ -13,7 +13,7 @@ from tiltyard.testing.faulty import FaultyToolEnv
 from tiltyard.testing.guess import GuessToolEnv
 from tiltyard.tools.base import tool
 from tiltyard.tools.manager import ToolManager
-from tiltyard.tools.messages import assistant_message, parse_call
+from tiltyard.tools.messages import arguments_text, assistant_message, parse_call
 from tiltyard.types import Reply, StepResult, ToolCall
 
 
@@ -382,3 +382,19 @@ def test_a_recorded_call_has_the_arguments_as_the_model_wrote_them():
     message = assistant_message(Reply("", calls))
     assert [c["function"]["arguments"] for c in message["tool_calls"]] == [as_text, '{"b": "é", "a": 1}']
     assert calls[0].arguments == {"b": "é", "a": 1}
+
+
+@pytest.mark.parametrize("arguments", ['{"text": "a\\ud83e"}', {"text": "a\ud83e"}, '{"text": "a\ud83e"}'])
+def test_half_a_surrogate_pair_in_an_argument_is_a_replacement_character(arguments):
+    """A model can spell it and no file can hold it: the tool that writes it would crash for the model's slip."""
+    call = parse_call({"name": "save", "arguments": arguments})
+    assert (call.arguments, call.error) == ({"text": "a\ufffd"}, None)
+    assert arguments_text(call).isascii() or "\ufffd" in arguments_text(call)
+
+
+@pytest.mark.parametrize("arguments", ['{"number": 1e999}', {"number": [float("inf")]}, {"number": float("nan")}])
+def test_a_number_that_is_not_finite_is_no_argument(arguments):
+    """JSON has none, however it is spelled."""
+    call = parse_call({"name": "save", "arguments": arguments})
+    assert call.arguments is None
+    assert call.error.startswith("the arguments of 'save' are not valid JSON")

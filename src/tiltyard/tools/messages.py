@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tiltyard.tools.text import fields
+from tiltyard.tools.text import clean, fields
 from tiltyard.types import Message, Reply, ToolCall, ToolSchema
 
 
@@ -77,7 +77,7 @@ def parse_call(call: Any) -> ToolCall:
     if not isinstance(function, Mapping):
         return ToolCall("", None, str(call_id), error=f"a tool call must be a JSON object, got {_clip(function)}")
     name, arguments = function.get("name"), function.get("arguments")
-    raw = arguments if isinstance(arguments, str) else None
+    raw = clean(arguments) if isinstance(arguments, str) else None
     if not isinstance(name, str) or not name:
         error = f"a tool call needs its tool's name as text in 'name', got {_clip(name)}"
         return ToolCall("", None, str(call_id), error, raw)
@@ -86,7 +86,10 @@ def parse_call(call: Any) -> ToolCall:
 
 
 def parse_arguments(name: str, arguments: Any) -> tuple[dict[str, Any] | None, str | None]:
-    """The arguments of the tool `name` as a dict, or None and what is wrong with them."""
+    """The arguments of the tool `name` as a dict, or None and what is wrong with them.
+
+    Half a surrogate pair, which JSON can spell and no file or request can hold, becomes U+FFFD.
+    """
     if isinstance(arguments, str) and arguments.strip():
         try:
             arguments = json.loads(arguments, parse_constant=refuse_constant)
@@ -96,7 +99,24 @@ def parse_arguments(name: str, arguments: Any) -> tuple[dict[str, Any] | None, s
         return {}, None
     if not isinstance(arguments, Mapping):
         return None, f"the arguments of {name!r} must be one JSON object, got {_clip(arguments)}"
-    return dict(arguments), None
+    try:
+        return _encodable(dict(arguments)), None
+    except (ValueError, RecursionError) as error:  # a number such as 1e999, which Python reads as infinity
+        return None, f"the arguments of {name!r} are not valid JSON ({error}); write one JSON object"
+
+
+def _encodable(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with no text in them that cannot be encoded.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except TypeError:  # values of Python that were not read from JSON
+        return arguments
+    cleaned = clean(text)
+    return arguments if cleaned == text else json.loads(cleaned)
 
 
 def tool_names(tools: Sequence[ToolSchema]) -> frozenset[str]:
