@@ -133,6 +133,17 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, model, says):
         load_checkpoint(_save(tmp_path, 1), model=model, learner=_Learner())
 
 
+@pytest.mark.parametrize("key", ["files", "step", "position"])
+def test_a_checkpoint_that_says_too_little_of_itself_is_damaged(tmp_path, key):
+    """Its folder is named, and what to do with it."""
+    saved = _save(tmp_path, 1)
+    about = json.loads((saved / "checkpoint.json").read_text(encoding="utf-8"))
+    del about[key]
+    (saved / "checkpoint.json").write_text(json.dumps(about), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"is damaged: it needs files.*delete .*step-00000001 to resume"):
+        load_checkpoint(saved, model=_Model(), learner=_Learner())
+
+
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"format": "other-2"})])
 def test_a_folder_of_another_kind_is_refused(tmp_path, text):
     """A later format, another tool's folder, half a file."""

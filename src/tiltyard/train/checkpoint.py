@@ -204,7 +204,12 @@ def _verified(path: Path) -> Checkpoint:
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         given = about.get("format") if isinstance(about, dict) else about
         raise CheckpointError(f"{path / MANIFEST} has the format {given!r}; this version reads {FORMAT!r}")
-    for name, expected in about["files"].items():
+    files, step, position = about.get("files"), about.get("step"), about.get("position")
+    if not (isinstance(files, dict) and type(step) is int and isinstance(position, dict)):
+        raise CheckpointError(
+            f"{path / MANIFEST} is damaged: it needs files, step and position; delete {path} to resume from an older one"
+        )
+    for name, expected in files.items():
         if not (path / name).is_file():
             raise CheckpointError(
                 f"{path} is damaged: {name} is missing; delete the folder to resume from an older one"
@@ -214,7 +219,7 @@ def _verified(path: Path) -> Checkpoint:
                 f"{path} is damaged: {name} is not the file that was saved ({expected['bytes']} bytes, now "
                 f"{(path / name).stat().st_size}); delete the folder to resume from an older one"
             )
-    return Checkpoint(path, int(about["step"]), about["position"])
+    return Checkpoint(path, step, position)
 
 
 def _read_weights(path: Path, model: Weights) -> dict[str, Tensor]:
