@@ -1,5 +1,7 @@
 """What a sandbox can use up: its own share, while others go on."""
 
+import os
+
 import pytest
 from box_worlds import SMALL, WORLDS, content, play, python, sh, works
 
@@ -40,6 +42,29 @@ def test_a_command_that_cannot_be_started_says_why(who):
             for _ in range(20):
                 await box.spawn("sleep", ["1000"])
         assert b"Name" in await content(box, "/proc/self/status")
+
+    play(who, scenario)
+
+
+def test_commands_that_cannot_be_started_hold_no_descriptors(who):
+    """However often it is tried: the first process of the sandbox has them all again."""
+    if who == "user":
+        pytest.skip("only root sees the descriptors of a sandbox's first process")
+
+    async def refused(box):
+        try:
+            await box.spawn("sleep", ["1000"])
+        except BoxLimitError:
+            return True
+        return False
+
+    async def scenario(maker):
+        box = await maker.take("base")
+        while not await refused(box):
+            pass
+        held = len(os.listdir(f"/proc/{box._parts.pid}/fd"))
+        assert all([await refused(box) for _ in range(20)])
+        assert len(os.listdir(f"/proc/{box._parts.pid}/fd")) == held
 
     play(who, scenario)
 

@@ -200,7 +200,12 @@ class Children:
 
     def _fork(self, call: dict, fds: list[int], terminal: bool) -> int:
         told, tell = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(told)
+            os.close(tell)
+            raise
         if pid == 0:
             os.close(told)  # with a reader left in the writer itself, a write that nobody reads would never fail
             _become(call, fds, terminal, tell, self._limits, self._allow_dump)
