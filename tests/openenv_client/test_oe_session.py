@@ -10,6 +10,7 @@ import time
 
 import pytest
 from openenv_servers import RealServers, wait_until
+from websockets.sync.server import serve
 
 from tiltyard import ConfigurationError, EnvError, EnvTimeoutError, LostSessionError, ServerFullError
 from tiltyard.envs.openenv.held import session_report
@@ -69,6 +70,62 @@ def test_a_session_that_was_interrupted_is_dead(real_servers):
     with pytest.raises(LostSessionError, match="closed"):
         held.step({"message": "one", "seconds": 1.0})
     closing.join()
+
+
+def closed_while_it_opens(url, reached):
+    """Close a session once its server was reached; the error of who waited for it."""
+    held = session(url, connect_timeout_s=60.0)
+    raised = []
+
+    def reset():
+        try:
+            held.reset()
+        except LostSessionError as error:
+            raised.append(str(error))
+
+    waiting = threading.Thread(target=reset)
+    waiting.start()
+    assert reached.wait(60)
+    held.close()
+    waiting.join(60)
+    assert not held.is_open
+    return raised
+
+
+def test_closing_a_session_that_is_being_opened_calls_it_off():
+    """Whoever waits for it learns of it at once, and no session is left on the server."""
+    leased = session_report().acquired
+    reached, done = threading.Event(), threading.Event()
+
+    def say_nothing():
+        taken, _ = silent.accept()
+        reached.set()
+        done.wait(60)
+        taken.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        thread = threading.Thread(target=say_nothing)
+        thread.start()
+        (told,) = closed_while_it_opens(f"http://127.0.0.1:{silent.getsockname()[1]}", reached)
+        done.set()
+        thread.join()
+    assert "was closed" in told
+
+    def never_ready(asking):
+        asking.recv()
+        reached.set()
+        done.wait(60)
+
+    reached.clear(), done.clear()
+    with serve(never_ready, "127.0.0.1", 0) as server:  # its environment takes for ever to be made
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        (told,) = closed_while_it_opens(f"http://127.0.0.1:{server.socket.getsockname()[1]}", reached)
+        done.set()
+        server.shutdown()
+        thread.join()
+    assert "was closed" in told
+    assert session_report().acquired == leased
 
 
 def test_a_server_that_went_away_between_episodes_is_dialled_anew_by_reset(strange):

@@ -46,7 +46,18 @@ class SessionLoop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result; an interrupt cancels it."""
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        return self.wait(self.start(work))
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Begin a coroutine on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def wait(self, future: "Future[T]") -> T:
+        """Wait for what was begun; an interrupt cancels it.
+
+        Raises:
+            CancelledError: It was cancelled, by another thread.
+        """
         try:
             return future.result()
         except BaseException:

@@ -4,13 +4,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from tiltyard.envs.openenv.address import shown, ws_url
 from tiltyard.envs.openenv.connection import Connection
 from tiltyard.envs.openenv.dialling import open_session
 from tiltyard.envs.openenv.held import lease_session
-from tiltyard.envs.openenv.loop import session_loop
+from tiltyard.envs.openenv.loop import SessionLoop, session_loop
 from tiltyard.envs.openenv.options import SessionOptions
 from tiltyard.envs.openenv.wire import OWN, STATE_FRAME, BadAnswerError, RawResult, answer_data, encode, result_of
 from tiltyard.errors import ConfigurationError, LostSessionError, RolloutError
@@ -34,6 +35,8 @@ class Session:
         self._connection: Connection | None = None
         self._ended: RolloutError | None = None
         self._in_use = threading.Lock()
+        self._dialling: Future[Any] | None = None
+        self._closes = 0
         self._release: Callable[[], object] = lambda: None
 
     @property
@@ -60,12 +63,13 @@ class Session:
         """
         frame = encode("reset", arguments)
         with self._alone():
+            closes = self._closes
             fresh = not self._living()
             self._open()
             try:
                 data = self._ask(frame, "observation")
             except LostSessionError:
-                if fresh:
+                if fresh or self._closes != closes:
                     raise
                 self._open()  # it went away between two episodes; a reset may be sent twice
                 data = self._ask(frame, "observation")
@@ -92,11 +96,17 @@ class Session:
             return self._ask(STATE_FRAME, "state")
 
     def close(self) -> None:
-        """Give the session back and wait, for a short time, until the server has it; more calls do nothing."""
-        connection, self._connection = self._connection, None
+        """Give the session back and wait, for a short time, until the server has it; more calls do nothing.
+
+        Whatever another thread waits for meanwhile, an answer or the session itself, ends.
+        """
+        self._closes += 1
+        dialling, connection, self._connection = self._dialling, self._connection, None
+        if dialling is not None:
+            dialling.cancel()
         if connection is None or connection.pid != os.getpid():
             return
-        self._ended = LostSessionError(f"the session on {shown(self.url)} was closed; reset() opens another")
+        self._ended = self._was_closed()
         if self._in_use.locked():
             connection.kill("it was closed while a call was under way")  # its server would not listen now
         else:
@@ -111,11 +121,31 @@ class Session:
             return
         self._let_go()
         loop = session_loop()
-        connection, state = loop.run(open_session(self.url, self.options))
+        connection, state = self._dialled(loop)
         own = state.get(OWN)
         self.facts = own if isinstance(own, Mapping) else {}
         self._release = weakref.finalize(self, lease_session(loop, connection).release)
         self._connection = connection
+
+    def _dialled(self, loop: SessionLoop) -> tuple[Connection, dict[str, Any]]:
+        """A new session, which `close` of another thread can call off."""
+        closes = self._closes
+        self._dialling = dialling = loop.start(open_session(self.url, self.options))
+        if self._closes != closes:  # before there was anything to call off
+            dialling.cancel()
+        try:
+            connection, state = loop.wait(dialling)
+        except CancelledError as error:
+            raise self._was_closed() from error
+        finally:
+            self._dialling = None
+        if self._closes != closes:  # too late to call it off
+            connection.kill("it was closed while it was opened")
+            raise self._was_closed()
+        return connection, state
+
+    def _was_closed(self) -> LostSessionError:
+        return LostSessionError(f"the session on {shown(self.url)} was closed; reset() opens another")
 
     def _let_go(self) -> None:
         """Give up what is left of a session that is dead."""
