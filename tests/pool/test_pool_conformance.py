@@ -149,6 +149,13 @@ def test_indices_that_cannot_be_are_refused(fresh, indices, message):
         fresh.reset_batch(indices)
 
 
+@pytest.mark.parametrize("index", [6, -1, "1"])
+def test_tools_of_a_slot_that_is_none_are_refused(fresh, index):
+    """As its calls are."""
+    with pytest.raises(ConfigurationError, match="is none of this pool, whose slots are 0 to 5"):
+        fresh.tools(index)
+
+
 def test_a_batch_of_other_lengths_is_refused(fresh):
     """One tool and one dict of arguments for each index."""
     with pytest.raises(ConfigurationError, match="tool_names must have one entry for each of the 2 indices, got 1"):

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import itertools
+import math
 import os
 import pickle
 import signal
@@ -184,15 +185,23 @@ def test_workers_that_cannot_be_made_are_refused(make_workers, backend):
         make_workers(DieOnce)
     with pytest.raises(ConfigurationError, match="is not an environment: subclass"):
         make_workers(dict)
-    with pytest.raises(ConfigurationError, match="concurrency must be >= 1, got 0"):
+    with pytest.raises(ConfigurationError, match="concurrency must be a whole number >= 1, got 0"):
         make_workers(EventEnv, concurrency=0)
-    with pytest.raises(ConfigurationError, match="retries must be >= 0, got -1"):
+    with pytest.raises(ConfigurationError, match="retries must be a whole number >= 0, got -1"):
         make_workers(EventEnv, retries=-1)
-    with pytest.raises(ConfigurationError, match="silence_timeout_s must be > 0 seconds, got 0"):
+    with pytest.raises(ConfigurationError, match="silence_timeout_s must be a number > 0, or None for no bound, got 0"):
         make_workers(EventEnv, silence_timeout_s=0)
+    with pytest.raises(ConfigurationError, match="start_timeout_s must be a number > 0, or None for no bound, got '9'"):
+        make_workers(EventEnv, start_timeout_s="9")
     with pytest.raises(ConfigurationError, match="the environment and the policy cannot be sent to a worker"):
         make_workers(partial(DieOnce, threading.Lock()))
     del backend
+
+
+def test_a_bound_that_no_clock_counts_to_is_none(make_workers):
+    """An infinite one too: it is not met, and nothing fails of it."""
+    workers = make_workers(EventEnv, TALK, start_timeout_s=1e12, silence_timeout_s=math.inf)
+    assert [one.ending for one in workers.run(orders(1))] == [Ending.DONE]
 
 
 def test_closed_workers_play_nothing(make_workers):

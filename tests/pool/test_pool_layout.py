@@ -48,6 +48,12 @@ def test_a_mesh_that_cannot_be_is_refused(sizes, message):
         DeviceMesh.from_sizes(**sizes)
 
 
+def test_a_mesh_of_sizes_without_names_is_refused():
+    """Each axis has one."""
+    with pytest.raises(ConfigurationError, match=r"sizes must be a dict such as \{'dp': 8\}, got \[8\]"):
+        DeviceMesh([8])
+
+
 @pytest.mark.parametrize(
     ("given", "workers"),
     [
@@ -82,6 +88,8 @@ def test_the_number_of_workers_is_what_was_asked_for(given, workers):
         ({"backend": "threads"}, "backend must be 'process' or 'ray', got 'threads'"),
         ({"ray": RayOptions()}, "write backend='ray'"),
         ({"step_timeout_s": 0}, "step_timeout_s must be a number > 0, or None for no bound, got 0"),
+        ({"step_timeout_s": True}, "step_timeout_s must be a number > 0, or None for no bound, got True"),
+        ({"start_timeout_s": "2"}, "start_timeout_s must be a number > 0, or None for no bound, got '2'"),
         ({"env_factory": OpenEnvClient}, "OpenEnvClient cannot be pooled: its session already lives on a server"),
         ({"env_factory": partial(RemoteEnvClient, "ws://x")}, "RemoteEnvClient cannot be pooled: its session already"),
         ({"env_factory": ToolManager}, "a ToolManager cannot be pooled: it is a set of tools"),

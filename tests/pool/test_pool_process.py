@@ -136,9 +136,10 @@ def test_each_thread_gets_its_own_answers(make_pool):
     assert seen == {(slot, number): 2 * number for slot in range(8) for number in range(1, 101)}
 
 
-def test_calls_that_run_for_long_end_nothing_without_a_deadline(make_pool):
-    """`step_timeout_s=None` waits as long as it takes."""
-    pool = make_pool(1, env_factory=CountEnv, step_timeout_s=None, start_timeout_s=None)
+@pytest.mark.parametrize("bound", [None, float("inf"), 1e12])
+def test_calls_that_run_for_long_end_nothing_without_a_deadline(make_pool, bound):
+    """`step_timeout_s=None` waits as long as it takes, as does a bound that no clock counts to."""
+    pool = make_pool(1, env_factory=CountEnv, step_timeout_s=bound, start_timeout_s=bound)
     pool.reset(0)
     assert pool.step(0, "sleep", {"seconds": 0.2}).observation == "slept"
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tiltyard.envs.observation import MAX_OBSERVATION_CHARS
-from tiltyard.envs.pool.layout import shares
+from tiltyard.envs.pool.layout import LONGEST_S, bound, shares
 from tiltyard.envs.pool.seat import Seat, Source
 from tiltyard.envs.pool.sources import backend_of
 from tiltyard.errors import ConfigurationError
@@ -51,7 +51,7 @@ class RolloutWorkers:
         retries: int = 0,
         scoring: Scoring | None = None,
         start_timeout_s: float | None = 120.0,
-        silence_timeout_s: float = 30.0,
+        silence_timeout_s: float | None = 30.0,
     ) -> None:
         """Start the workers, and make an environment in each.
 
@@ -65,14 +65,16 @@ class RolloutWorkers:
             retries: How often an episode that was lost with its worker is begun again, on whichever worker is free.
             scoring: Applied on the worker, beside the environment; None leaves the rewards as the environment's.
             start_timeout_s: How long a worker may take to be ready; None sets no bound.
-            silence_timeout_s: A worker that does not answer for so long, although it is asked, is killed.
+            silence_timeout_s: A worker that does not answer for so long, although asked, is killed; None kills none.
 
         Raises:
             ConfigurationError: Something cannot be as it is given, or cannot be sent to a worker.
             EnvError: An environment could not be made, or a worker not be started.
             MissingExtraError: Ray is not installed.
         """
-        _check(concurrency, retries, silence_timeout_s)
+        _check(concurrency, retries)
+        start_timeout_s = bound("start_timeout_s", start_timeout_s)
+        silence_timeout_s = bound("silence_timeout_s", silence_timeout_s) or LONGEST_S
         is_source = isinstance(env_factory, EnvSource)
         source = env_factory if is_source else EnvSource(None, env_factory, max_observation_chars=MAX_OBSERVATION_CHARS)
         if source.managers is not None and not source.single:
@@ -205,9 +207,7 @@ class RolloutWorkers:
         self.lost += lost
 
 
-def _check(concurrency: int, retries: int, silence_timeout_s: float) -> None:
+def _check(concurrency: int, retries: int) -> None:
     for name, value, least in (("concurrency", concurrency, 1), ("retries", retries, 0)):
-        if value < least:
-            raise ConfigurationError(f"{name} must be >= {least}, got {value!r}")
-    if not silence_timeout_s > 0:
-        raise ConfigurationError(f"silence_timeout_s must be > 0 seconds, got {silence_timeout_s!r}")
+        if type(value) is not int or value < least:
+            raise ConfigurationError(f"{name} must be a whole number >= {least}, got {value!r}")

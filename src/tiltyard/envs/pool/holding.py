@@ -3,7 +3,9 @@
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
+from tiltyard._boundary import shown
 from tiltyard.envs.pool.adapter import Adapter, Hold, PoolCalls
 from tiltyard.errors import ConfigurationError
 
@@ -57,6 +59,16 @@ class Holding:
         with self._lock:
             self._holds.pop(hold.index, None)
 
+    def checked(self, index: Any) -> int:
+        """A slot's number.
+
+        Raises:
+            ConfigurationError: It is none.
+        """
+        if type(index) is not int or not 0 <= index < self._size:
+            raise ConfigurationError(f"slot {shown(index)} is none of this pool, whose slots are 0 to {self._size - 1}")
+        return index
+
     def named(self, indices: Sequence[Where]) -> list[int]:
         """The slots that a caller names, when it may call them.
 
@@ -66,9 +78,7 @@ class Holding:
         slots: dict[int, None] = {}
         for one in indices:
             hold = one.hold if isinstance(one, Adapter) else None
-            index = one if hold is None else hold.index
-            if type(index) is not int or not 0 <= index < self._size:
-                raise ConfigurationError(f"slot {one!r} is none of this pool, whose slots are 0 to {self._size - 1}")
+            index = self.checked(one if hold is None else hold.index)
             if index in slots:
                 raise ConfigurationError(
                     f"slot {index} is named twice; a batch runs its calls at the same time, so each slot is in it once"

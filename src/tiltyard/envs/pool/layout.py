@@ -9,6 +9,9 @@ from typing import Any, Self
 from tiltyard._boundary import shown
 from tiltyard.errors import ConfigurationError
 
+LONGEST_S = 2e6
+"""About three weeks; what waits for a message counts its milliseconds in 31 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceMesh:
@@ -21,6 +24,8 @@ class DeviceMesh:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.sizes, Mapping):
+            raise ConfigurationError(f"sizes must be a dict such as {{'dp': 8}}, got {shown(self.sizes)}")
         for name, size in self.sizes.items():
             if type(size) is not int or size < 1:
                 raise ConfigurationError(f"the size of axis {name!r} must be a whole number >= 1, got {size!r}")
@@ -91,6 +96,19 @@ def worker_count(pool_size: Any, num_workers: Any, device_mesh: Any, *, own_proc
             f"workers, got {asked}; leave num_workers out"
         )
     return pool_size
+
+
+def bound(name: str, value: Any) -> float | None:
+    """How long something may take, in seconds; None sets no bound, as does more than the system can wait for.
+
+    Raises:
+        ConfigurationError: It is no such number.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise ConfigurationError(f"{name} must be a number > 0, or None for no bound, got {value!r}")
+    return None if value > LONGEST_S else float(value)
 
 
 def processors() -> int:

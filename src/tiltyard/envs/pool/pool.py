@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from tiltyard.envs.pool.adapter import ADAPTERS, EnvPoolAdapter, Hold
 from tiltyard.envs.pool.crew import Crew
 from tiltyard.envs.pool.holding import Holding, Where
-from tiltyard.envs.pool.layout import DeviceMesh, shares, worker_count
+from tiltyard.envs.pool.layout import DeviceMesh, bound, shares, worker_count
 from tiltyard.envs.pool.recipe import env_recipe
 from tiltyard.envs.pool.seat import Source
 from tiltyard.envs.pool.shard import WorkerInfo
@@ -73,12 +73,11 @@ class EnvPool:
             MissingExtraError: Ray is not installed.
         """
         recipe = env_recipe(env_factory, env_kwargs)
-        _check_bound("step_timeout_s", step_timeout_s)
-        _check_bound("start_timeout_s", start_timeout_s)
+        self._step_timeout_s = bound("step_timeout_s", step_timeout_s)
+        start_timeout_s = bound("start_timeout_s", start_timeout_s)
         count = partial(worker_count, pool_size, num_workers, device_mesh, own_process=recipe.own_process)
         count(at_hand=1)  # what is wrong is told before a cluster is asked
         self.pool_size = pool_size
-        self._step_timeout_s = step_timeout_s
         self._leases = Leases()
         self._holding = Holding(pool_size)
         self._lock = threading.Lock()
@@ -160,6 +159,7 @@ class EnvPool:
         """The schemas that a slot's environment showed last, after its making or a reset.
 
         Raises:
+            ConfigurationError: There is no such slot.
             EnvError: It could not tell them.
         """
         return Hold(self, idx).tools()
@@ -201,7 +201,7 @@ class EnvPool:
 
     def facts(self, index: int) -> Mapping[str, Any]:
         """What there is to know of a slot's environment: its kind, its tools, and what it says about itself."""
-        return self._crew.owner(index).facts[index]
+        return self._crew.owner(self._holding.checked(index)).facts[index]
 
     def call(self, hold: Hold, method: str, arguments: tuple[Any, ...]) -> Any:
         """One call of an adapter.
@@ -261,8 +261,3 @@ def _same_length(name: str, values: Sequence[Any], indices: Sequence[Any]) -> No
         raise ConfigurationError(
             f"{name} must have one entry for each of the {len(indices)} indices, got {len(values)}"
         )
-
-
-def _check_bound(name: str, value: Any) -> None:
-    if value is not None and not (isinstance(value, int | float) and value > 0):
-        raise ConfigurationError(f"{name} must be a number > 0, or None for no bound, got {value!r}")
