@@ -207,7 +207,7 @@ def _verified(path: Path) -> Checkpoint:
     files, step, position = about.get("files"), about.get("step"), about.get("position")
     if not (isinstance(files, dict) and type(step) is int and isinstance(position, dict)):
         raise CheckpointError(
-            f"{path / MANIFEST} is damaged: it needs files, step and position; delete {path} to resume from an older one"
+            f"{path / MANIFEST} is damaged: it needs files, step, position; delete {path} to resume from an older one"
         )
     for name, expected in files.items():
         if not (path / name).is_file():
