@@ -237,6 +237,22 @@ def test_a_part_that_is_not_text_is_refused():
         renderer.opening([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])
 
 
+@pytest.mark.parametrize("given", [{"tokenize": True}, {"add_generation_prompt": False}, {"tools": []}, [1]])
+def test_arguments_of_a_render_that_are_ours_are_refused_by_name(given):
+    """Each would change what the bridges are derived from, or be given twice."""
+    with pytest.raises(TemplateError, match="chat_template_kwargs"):
+        make_renderer(byte_tokenizer(), chat_template_kwargs=given)
+
+
+@pytest.mark.parametrize("fault", ["1 / (message.content|length - 3)", "message.content.nothing()", "[].pop()"])
+def test_whatever_a_template_raises_is_its_refusal(fault):
+    """It was not written for this text; nothing of the library is broken."""
+    odd = "{% for message in messages %}{% if message.content == 'odd' %}{{ FAULT }}{% endif %}{% endfor %}"
+    renderer = make_renderer(byte_tokenizer(chat_template=odd.replace("FAULT", fault) + TEMPLATES["chatml"]))
+    with pytest.raises(TemplateError, match="refused a conversation"):
+        renderer.bridge((), [{"role": "user", "content": "odd"}])
+
+
 def test_a_tokenizer_without_a_chat_template_is_refused_with_the_cure():
     """The message says what to set."""
     with pytest.raises(TemplateError, match=r"has no chat template.*set tokenizer\.chat_template"):

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 ANSWER = "qzanswerqz"
 """Stands for the model's answer in a rendered context; what follows it is the bridge."""
 
+OWN_KWARGS = frozenset(
+    {"conversation", "messages", "tools", "add_generation_prompt", "continue_final_message", "tokenize", "return_dict"}
+)
+"""The arguments of a render that are not the caller's."""
+
 _USER, _SECOND, _SYSTEM, _RESULT = "qzuserqz", "qzsecondqz", "qzsystemqz", "qzresultqz"
 
 
@@ -44,8 +49,10 @@ class ChatTemplate:
             )
         self._tokenizer = tokenizer
         self._encoder = encoder
-        self._kwargs = dict(template_kwargs or {})
-        self._refusals = (require("jinja2", "train").TemplateError, TypeError, ValueError, KeyError)
+        self._kwargs = _checked_kwargs(template_kwargs)
+        # What a template's own arithmetic, lookups and methods raise over a text that it was not written for.
+        faults = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
+        self._refusals = (require("jinja2", "train").TemplateError, *faults)
         self.family = family or HERMES
         self.rules = self._probe()
         self.family = family or self._recognised()
@@ -177,6 +184,14 @@ class ChatTemplate:
         bare = self._apply(messages[1:], [], generation_prompt=True)
         fits = len(bare) > len(before) + len(after) and bare.startswith(before) and bare.endswith(after)
         return bare[len(before) : len(bare) - len(after)] if fits else ""
+
+
+def _checked_kwargs(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise TemplateError(f"chat_template_kwargs must be a dict of what the template takes, got {given!r}")
+    if taken := sorted(OWN_KWARGS & (given or {}).keys()):
+        raise TemplateError(f"{taken[0]!r} is set for each render as it needs it; leave it out of chat_template_kwargs")
+    return dict(given or {})
 
 
 def plain_message(message: Message, encoder: Encoder) -> Message:
