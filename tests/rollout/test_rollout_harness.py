@@ -271,6 +271,13 @@ def test_an_observation_may_be_rendered_by_a_field_or_a_function():
     assert "user\n3!<" in TOKENIZER.decode(by_function.reset())
 
 
+def test_a_processor_that_forgot_its_return_fails_the_episode():
+    """The model would be shown nothing, and would learn from that."""
+    harness = local(Recorder(over(), opening=lambda: {"text": "the board"}), observation_processor=lambda p: None)
+    with pytest.raises(EnvError, match=r"observation_processor returned None for \{'text': 'the board'\}"):
+        harness.reset()
+
+
 @pytest.fixture
 def spec(tmp_path):
     path = tmp_path / "guess_env.py"

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tiltyard._boundary import guarded
+from tiltyard._boundary import guarded, shown
 from tiltyard.envs.observation import MAX_OBSERVATION_CHARS, TRUNCATED_MARK, clip_observation, process_observation
 from tiltyard.envs.opening import system_messages
 from tiltyard.envs.own_random import caller_of
@@ -111,11 +111,17 @@ class TextTurns:
 
     def _shown(self, observation: Any, marks: dict[str, Any]) -> str:
         if self._processor is not None:
-            observation = guarded("observation_processor", EnvError, self._processor, observation)
+            observation = self._processed(observation)
         text, cut = clip_observation(process_observation(observation, self._field), self._max_chars)
         if cut:
             marks[TRUNCATED_MARK] = True
         return text
+
+    def _processed(self, observation: Any) -> Any:
+        processed = guarded("observation_processor", EnvError, self._processor, observation)
+        if processed is None and observation is not None:
+            raise EnvError(f"observation_processor returned None for {shown(observation)}; return the text of it")
+        return processed
 
 
 def reset_options(env: Any) -> frozenset[str]:
