@@ -111,17 +111,18 @@ class TextTurns:
 
     def _shown(self, observation: Any, marks: dict[str, Any]) -> str:
         if self._processor is not None:
-            observation = self._processed(observation)
+            observation = _processed(self._processor, observation)
         text, cut = clip_observation(process_observation(observation, self._field), self._max_chars)
         if cut:
             marks[TRUNCATED_MARK] = True
         return text
 
-    def _processed(self, observation: Any) -> Any:
-        processed = guarded("observation_processor", EnvError, self._processor, observation)
-        if processed is None and observation is not None:
-            raise EnvError(f"observation_processor returned None for {shown(observation)}; return the text of it")
-        return processed
+
+def _processed(processor: Callable[[Any], str], observation: Any) -> Any:
+    processed = guarded("observation_processor", EnvError, processor, observation)
+    if processed is None and observation is not None:
+        raise EnvError(f"observation_processor returned None for {shown(observation)}; return the text of it")
+    return processed
 
 
 def reset_options(env: Any) -> frozenset[str]:
