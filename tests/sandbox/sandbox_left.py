@@ -17,7 +17,7 @@ def marked(mark: str) -> list[str]:
     return found
 
 
-def until(true, within_s: float = 10.0) -> None:
+def until(true, within_s: float = 60.0) -> None:
     """Wait for something that happens by itself soon."""
     end = time.monotonic() + within_s
     while not true():

@@ -108,7 +108,7 @@ def test_a_server_that_is_killed_takes_its_sandboxes_with_it():
         client = [sys.executable, "-c", CLIENT, url, key, mark]
         with subprocess.Popen(client, stdout=subprocess.PIPE, text=True) as playing:
             assert playing.stdout.readline() == "up\n"
-            assert marked(f"sleep\0{mark}") != []
+            until(lambda: marked(f"sleep\0{mark}") != [])
             process.kill()
             told, _ = playing.communicate(timeout=60)
     assert told.strip().endswith(("Exception", "Error"))

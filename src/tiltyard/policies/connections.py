@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import ipaddress
 import sys
 import urllib.request
 from collections.abc import AsyncIterator
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tiltyard._local import is_this_machine
 from tiltyard._optional import require
 from tiltyard.errors import ConfigurationError, PolicyError
 
@@ -209,7 +209,7 @@ def proxy_for(base_url: str) -> str | None:
         ConfigurationError: The proxy does not speak HTTP.
     """
     parts = urlsplit(base_url)
-    if is_loopback(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+    if is_this_machine(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     proxies = urllib.request.getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
@@ -219,14 +219,3 @@ def proxy_for(base_url: str) -> str | None:
             "proxies are supported: set HTTPS_PROXY, or NO_PROXY for this host"
         )
     return proxy or None
-
-
-def is_loopback(host: str) -> bool:
-    """True for names and addresses of this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
