@@ -94,7 +94,8 @@ def _settle(tree: Mapping[str, Any], model: type[BaseModel], path: str, problems
             elif section := _named(value, sections, here, problems):
                 settled[name] = _settle(value, section, here, problems)
         elif isinstance(value, int) and not -LARGEST <= value <= LARGEST:
-            problems.append(Problem(here, f"must be a whole number of at most {BITS} bits, got {value}"))
+            if here not in {problem.path for problem in problems}:  # where TOML was read, it may be reported
+                problems.append(Problem(here, f"must be a whole number of at most {BITS} bits, got {value}"))
         else:
             settled[name] = value
     return settled

@@ -99,11 +99,11 @@ def _hold(line: Line, parent: int) -> None:
     host, port, token = line
     try:
         held = socket.create_connection((host, port), DIAL_TIMEOUT_S)
+        # A child that an environment forks must not keep the line when this process is gone.
+        os.register_at_fork(after_in_child=held.close)
         held.sendall(token)
     except OSError:
         return  # nobody can be reached there: then it is Ray that tells
-    # A child that an environment forks must not keep the line when this process is gone.
-    os.register_at_fork(after_in_child=held.close)
     if not _is_daemon(parent):
         threading.Event().wait()
     while os.getppid() == parent:
