@@ -226,7 +226,10 @@ def test_what_decides_the_episodes_does_not_change_on_resume(change, words, mani
         (["--api", "http://localhost:1/v1"], "a served model needs both --api URL and --model NAME"),
         (["--api", "http://localhost:1/v1", "--model", "m", "-k", "0"], "samples must be >= 1, got 0"),
         (["--api", "http://localhost:1/v1", "--model", "m", "--checkpoint", "c"], "a checkpoint is for the manifest's"),
-        (["--api", "http://localhost:1/v1", "--model", "m", "--tasks", "9"], "--tasks is 9, and only 4 rows are held out by the environment; ask for at most 4"),
+        (
+            ["--api", "http://localhost:1/v1", "--model", "m", "--tasks", "9"],
+            "only 4 rows are held out by the environment; ask",
+        ),
     ],
 )
 def test_a_command_that_cannot_work_leaves_no_folder(arguments, words, manifest, tmp_path, capsys):
