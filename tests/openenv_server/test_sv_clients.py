@@ -228,7 +228,7 @@ def test_a_server_killed_in_the_middle_of_64_episodes(served):
 
     def kill_when_all_play():
         try:
-            wait_until(lambda: server.active() == 64, 240.0, "64 sessions")
+            wait_until(lambda: sum(map(len, policy.requests)) == 64, 240.0, "64 episodes that were reset")
         finally:
             server.kill()
 
