@@ -1,7 +1,6 @@
 """Text environments behind a URL: the client, the harness, and training."""
 
 import threading
-import time
 
 import pytest
 from openenv_servers import RealServers, wait_until
@@ -251,15 +250,15 @@ def test_a_server_that_dies_costs_its_episodes_and_training_goes_on(scaffolds):
     held = session_report().leaked
 
     def kill_when_all_play():
+        asked = source._rollout.policy.requests
         try:
-            wait_until(lambda: servers.active("odd") == 64, 240.0, "64 sessions")
-            time.sleep(0.1)
+            wait_until(lambda: sum(map(len, asked)) == 64, 240.0, "64 episodes that were reset")
         finally:
             servers.kill()
 
-    killing = threading.Thread(target=kill_when_all_play)
-    killing.start()
     with collector(servers.url("odd"), 8, 8, WAITS, step_timeout_s=300.0, connect_timeout_s=120.0) as source:
+        killing = threading.Thread(target=kill_when_all_play)
+        killing.start()
         first = [member for group in source.collect() for member in group.members]
         killing.join()
         assert len(first) == 64
